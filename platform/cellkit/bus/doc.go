@@ -1,0 +1,37 @@
+// Package bus carries messages between slots: at least once over the wire,
+// exactly once in effect. Cells only pull (R4), NATS is disposable (R6).
+//
+//	source cell                                     destination cell
+//	-----------                                     ----------------
+//	business tx: rows + outbox row (+ relay note)
+//	agent: Dispatcher reads due notes
+//	   destination cell from the table, now
+//	   publish x.<cell>.<service>.<kind>
+//	   to stream XOUT_<cell> of its own NATS
+//	                            <--- link --- service: Consumer pulls
+//	                                           one tx: enter(slot), inbox row,
+//	                                           effect, reply's outbox row
+//	                                           ack
+//	service: Consumer of XOUT_<source> there  ---> reply comes the same way
+//	   one tx: enter(slot), effect, outbox row closed
+//
+// A message's id is its kind and business key, so one request can't be written
+// twice in a slot. A request stays open, and is sent again (2 s, doubling, up to
+// 30 s; a new NATS message id each time), until its final reply is in. A reply is
+// never open: when the request comes again, it is made again from the inbox.
+//
+// # What can go wrong
+//
+//	what                                  then
+//	killed between commit and publish     the note is still due: published later
+//	stream, consumer or store gone        made again; open requests are sent again
+//	stream full (DiscardNew)              the note stays due, with backoff
+//	message twice, or late                the inbox answers with the first reply
+//	same id, other kind or body           parked with an alarm, no reply
+//	slot moved                            the receiver sends it on to the owner, up to
+//	                                      4 hops, then acks; lost there: sent again
+//	handler fails for a passing reason    negative ack with delay
+//	handler fails for good, or 20 times   parked with an alarm, acked
+//	consumer silent with messages pending watchdog makes it again
+//	link down                             nothing is lost, it waits in the stream
+package bus

@@ -1,0 +1,100 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"example.com/cellmart/platform/cellkit/id"
+	"example.com/cellmart/platform/cellkit/pg"
+	"example.com/cellmart/platform/routing"
+)
+
+// Message is one request or reply on the wire. The slots are numbers of their
+// own, never derived from an ID.
+type Message struct {
+	ID           string          `json:"id"`      // kind:key, unique in the source slot
+	Kind         string          `json:"kind"`    // transfer.credit
+	Key          string          `json:"key"`     // business key: the transfer's id
+	Service      string          `json:"service"` // who handles it: user, order, inventory
+	From         routing.Slot    `json:"from"`
+	To           routing.Slot    `json:"to"`
+	FromCell     string          `json:"from_cell"` // who sent this attempt, for people
+	Body         json.RawMessage `json:"body"`
+	ReplyService string          `json:"reply_service,omitempty"` // a request: who handles the reply
+	ReplyTo      string          `json:"reply_to,omitempty"`      // a reply: the request's ID
+	Attempt      int             `json:"attempt"`
+	Hop          int             `json:"hop,omitempty"` // times it was sent on for a moved slot
+	Trace        string          `json:"trace,omitempty"`
+}
+
+// Decode reads the body; a body that doesn't fit is an error to park.
+func (m Message) Decode(v any) error {
+	if err := json.Unmarshal(m.Body, v); err != nil {
+		return Park(fmt.Errorf("body of %s: %w", m.ID, err))
+	}
+	return nil
+}
+
+// Request is what a business transaction sends to another slot.
+type Request struct {
+	Service      string       // who handles it there
+	Kind         string       // transfer.credit
+	Key          string       // unique for the kind within the sender's slot
+	To           routing.Slot // resolved to a cell when it is sent
+	Body         any
+	ReplyService string // who handles the reply here
+	Trace        string
+}
+
+// Reply is a handler's answer. Every kind has a final one.
+type Reply struct {
+	Kind string // transfer.credited
+	Body any
+}
+
+// Handler takes a request, once for each message id, in a transaction that has
+// entered m.To. An error undoes everything: *errs.Error of kind Unavailable or
+// Misrouted and unknown errors are tried again, Park keeps the message aside.
+type Handler func(ctx context.Context, tx *pg.Tx, m Message) (Reply, error)
+
+// ReplyHandler takes a reply in a transaction that has entered the slot of the
+// request, whose outbox row it holds locked and open. final closes the request:
+// it is sent no more.
+type ReplyHandler func(ctx context.Context, tx *pg.Tx, reply Message) (final bool, err error)
+
+// parkError marks a message that must not be tried again.
+type parkError struct{ err error }
+
+func (p parkError) Error() string { return "parked: " + p.err.Error() }
+func (p parkError) Unwrap() error { return p.err }
+
+// Park is returned by a handler for a message that nobody can handle: it is kept
+// in cell.parked with an alarm, and acknowledged without a reply.
+func Park(err error) error { return parkError{err} }
+
+// MessageID is the id of the request of that kind and key.
+func MessageID(kind, key string) string { return kind + ":" + key }
+
+// Send writes a request to the outbox in the caller's transaction. The same kind
+// and key in one slot is the same request: the second Send does nothing.
+func Send(ctx context.Context, tx *pg.Tx, r Request) error {
+	body, err := json.Marshal(r.Body)
+	if err != nil {
+		return fmt.Errorf("body of %s: %w", r.Kind, err)
+	}
+	_, err = tx.Exec(ctx, `INSERT INTO cell.outbox (slot, id, to_slot, service, kind, key, body, reply_service, trace)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (slot, id) DO NOTHING`,
+		tx.Slot, MessageID(r.Kind, r.Key), r.To, r.Service, r.Kind, r.Key, body, r.ReplyService, r.Trace)
+	return err
+}
+
+// Close ends a request of this slot whose answer no longer matters.
+func Close(ctx context.Context, tx *pg.Tx, kind, key string) error {
+	_, err := tx.Exec(ctx, `UPDATE cell.outbox SET closed_at = now() WHERE slot = $1 AND id = $2 AND closed_at IS NULL`,
+		tx.Slot, MessageID(kind, key))
+	return err
+}
+
+// IDKey is the usual key: an ID in decimal.
+func IDKey(i id.ID) string { return i.String() }
