@@ -1,0 +1,45 @@
+// Package transfer is money: a double-entry ledger inside one slot (Post), and
+// the protocol that moves money between slots (Start, the handlers, Expire).
+//
+// # Ledger
+//
+// A posting moves an amount from the debit account to the credit account of one
+// user and currency, so it sums to zero by its form; the wallet row holds the
+// balances, and the database checks that they sum to zero and that nobody
+// spends what isn't there. Accounts: available, frozen, clearing (on the way
+// between slots), external (minus what came from outside), suspense (money for
+// somebody who isn't there).
+//
+// # Transfer
+//
+//	source slot                                     destination slot
+//	available -> frozen
+//	FROZEN --- CREDIT ----------------------------> no row: clearing -> available
+//	  |                                                CREDITED, or REFUSED
+//	  |                                             row: say the row again
+//	  |  <------------------------------- ANSWER ---
+//	  |  CREDITED: frozen -> clearing, SETTLED
+//	  |  REFUSED, CANCELLED: frozen -> available, REVERSED
+//	  |
+//	  | user or deadline
+//	  v
+//	CANCELLING --- CANCEL ------------------------> no row: CANCELLED, a tombstone
+//	     ends as above: the destination's row decides
+//
+// The first insert at the destination wins, for ever; the source only ever
+// learns what it was. REJECTED (not enough money) ends at once and sends nothing.
+// An order's payment to a seller is a transfer of kind order: it can't be
+// cancelled and is never refused; what can't be credited goes to suspense.
+//
+// # What can go wrong
+//
+//	what                                   then
+//	message lost, doubled, late, reordered the row at the destination is said again
+//	CANCEL before CREDIT                   tombstone; the late CREDIT finds it
+//	deadline passed                        CANCELLING: asks, never gives money back by itself
+//	same id with other fields              parked with an alarm, nothing is posted
+//	answer against the stored end          parked with an alarm, nothing is posted
+//	payee unknown, or at the balance limit REFUSED (kind order: suspense)
+//	destination away                       FROZEN or CANCELLING; Stuck lists it with age,
+//	                                       attempts and the last answer
+package transfer
