@@ -265,7 +265,7 @@ func (b *Border) Stats() map[string]Stats {
 // Everyone. The zero Fault heals. What was held flows on, if its stream is
 // still open.
 func (b *Border) SetFault(peer string, f Fault) error {
-	if _, ok := b.known[peer]; !ok && peer != Everyone || peer == unknownPeer {
+	if _, ok := b.known[peer]; !ok && peer != Everyone || peer == unknownPeer || peer == b.conf.Zone {
 		return errs.Field("peer", "zone %s has no link to %q", b.conf.Zone, peer)
 	}
 	if f.Delay < 0 || f.Delay > time.Minute {

@@ -71,6 +71,7 @@ type Peer struct {
 	tls   *tls.Config
 	wire  *wire
 	count *counters
+	turns chan struct{} // see openings
 
 	mu       sync.Mutex
 	up       bool
@@ -86,7 +87,13 @@ type Peer struct {
 
 type held struct{ end func() }
 
-const anyTerm = -1
+const (
+	anyTerm = -1
+	// openings bounds the handshakes under way: a burst of dials must not keep
+	// the prober from the CPU until the link looks dead. Per link, so that a
+	// silent one costs no other.
+	openings = 16
+)
 
 // NewPeer makes a link that is not up until Run has had an answer.
 func NewPeer(c PeerConfig) *Peer { return newPeer(c, newWire(), &counters{}) }
@@ -94,7 +101,7 @@ func NewPeer(c PeerConfig) *Peer { return newPeer(c, newWire(), &counters{}) }
 func newPeer(c PeerConfig, w *wire, count *counters) *Peer {
 	return &Peer{
 		conf: c, tls: clientTLS(c.TLS, c.Zone), wire: w, count: count,
-		reason: "not probed yet", held: map[*held]struct{}{},
+		turns: make(chan struct{}, openings), reason: "not probed yet", held: map[*held]struct{}{},
 	}
 }
 
@@ -158,13 +165,23 @@ func (p *Peer) dial(ctx context.Context, target string) (*stream, int, error) {
 		return nil, 0, p.downErr()
 	}
 	defer release()
-	s, err := open(ctx, p.conf.Addr, p.tls, p.wire, p.count, p.conf.Zone, target)
+	s, err := p.open(ctx, target)
 	if err != nil {
 		p.count.refuse(reasonOf(err))
 		return nil, 0, err
 	}
 	p.count.dialed.Add(1)
 	return s, term, nil
+}
+
+func (p *Peer) open(ctx context.Context, target string) (*stream, error) {
+	select {
+	case p.turns <- struct{}{}:
+	case <-ctx.Done():
+		return nil, unreachable(ctx, p.conf.Zone, ctx.Err())
+	}
+	defer func() { <-p.turns }()
+	return open(ctx, p.conf.Addr, p.tls, p.wire, p.count, p.conf.Zone, target)
 }
 
 func (p *Peer) downErr() error {
@@ -176,17 +193,17 @@ func (p *Peer) downErr() error {
 // hold counts a stream and lets end be called when the link goes down, unless
 // it already did since term.
 func (p *Peer) hold(term int, end func()) (release func(), ok bool) {
-	unwatch, ok := p.watch(term, end)
+	done := sync.OnceFunc(func() { p.count.open.Add(-1) })
+	p.count.open.Add(1)
+	unwatch, ok := p.watch(term, func() { end(); done() })
 	if !ok {
+		done()
 		return nil, false
 	}
-	p.count.open.Add(1)
-	return sync.OnceFunc(func() {
-		unwatch()
-		p.count.open.Add(-1)
-	}), true
+	return func() { unwatch(); done() }, true
 }
 
+// watch is hold for what isn't a stream yet.
 func (p *Peer) watch(term int, end func()) (release func(), ok bool) {
 	h := &held{end: end}
 	p.mu.Lock()

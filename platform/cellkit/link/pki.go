@@ -130,7 +130,7 @@ func (a *authority) issue(dir, name string) error {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
 	if pair, err := tls.LoadX509KeyPair(base+".pem", base+".key"); err == nil {
-		if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: pool, DNSName: name}); err == nil {
+		if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: pool, DNSName: name, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err == nil {
 			return nil
 		}
 	}

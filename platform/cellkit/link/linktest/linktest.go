@@ -1,0 +1,144 @@
+// Package linktest looks at processes from outside, for tests that no byte
+// goes past the border: whatever a process says about itself, the kernel knows
+// its sockets. Linux only.
+package linktest
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Socket is one TCP socket of a process.
+type Socket struct {
+	Local  netip.AddrPort
+	Remote netip.AddrPort // 0.0.0.0:0 for a listener
+	State  string         // ESTABLISHED, LISTEN, ... as netstat says
+}
+
+// states are the kernel's numbers (include/net/tcp_states.h).
+var states = [...]string{
+	1: "ESTABLISHED", 2: "SYN_SENT", 3: "SYN_RECV", 4: "FIN_WAIT1", 5: "FIN_WAIT2", 6: "TIME_WAIT",
+	7: "CLOSE", 8: "CLOSE_WAIT", 9: "LAST_ACK", 10: "LISTEN", 11: "CLOSING", 12: "NEW_SYN_RECV",
+}
+
+// Sockets lists the TCP sockets that the process has open, IPv4-mapped
+// addresses as IPv4, sorted by local address. The process must belong to the
+// caller (or the caller be root), else the error is fs.ErrPermission.
+func Sockets(pid int) ([]Socket, error) {
+	proc := filepath.Join("/proc", strconv.Itoa(pid))
+	inodes, err := socketInodes(filepath.Join(proc, "fd"))
+	if err != nil {
+		return nil, fmt.Errorf("sockets of process %d: %w", pid, err)
+	}
+	var out []Socket
+	for _, table := range []string{"net/tcp", "net/tcp6"} {
+		found, err := readTable(filepath.Join(proc, table), inodes)
+		if errors.Is(err, fs.ErrNotExist) && table == "net/tcp6" {
+			continue // a kernel without IPv6
+		}
+		if err != nil {
+			return nil, fmt.Errorf("sockets of process %d: %w", pid, err)
+		}
+		out = append(out, found...)
+	}
+	slices.SortFunc(out, func(a, b Socket) int {
+		if c := a.Local.Compare(b.Local); c != 0 {
+			return c
+		}
+		return a.Remote.Compare(b.Remote)
+	})
+	return out, nil
+}
+
+// socketInodes reads the links named socket:[inode].
+func socketInodes(dir string) (map[string]bool, error) {
+	fds, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	inodes := map[string]bool{}
+	for _, fd := range fds {
+		link, err := os.Readlink(filepath.Join(dir, fd.Name()))
+		if err != nil {
+			continue // closed meanwhile
+		}
+		if inode, ok := strings.CutPrefix(link, "socket:["); ok {
+			inodes[strings.TrimSuffix(inode, "]")] = true
+		}
+	}
+	return inodes, nil
+}
+
+// readTable picks the rows of a /proc/PID/net/tcp with one of the inodes; the
+// table has every socket of the network namespace.
+func readTable(path string, inodes map[string]bool) ([]Socket, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var out []Socket
+	lines := bufio.NewScanner(f)
+	lines.Scan() // the heading
+	for lines.Scan() {
+		cols := strings.Fields(lines.Text())
+		if len(cols) < 10 || !inodes[cols[9]] {
+			continue
+		}
+		s, err := parseRow(cols)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %q: %w", path, lines.Text(), err)
+		}
+		out = append(out, s)
+	}
+	return out, lines.Err()
+}
+
+func parseRow(cols []string) (Socket, error) {
+	local, err := parseAddr(cols[1])
+	if err != nil {
+		return Socket{}, err
+	}
+	remote, err := parseAddr(cols[2])
+	if err != nil {
+		return Socket{}, err
+	}
+	n, err := strconv.ParseUint(cols[3], 16, 8)
+	if err != nil {
+		return Socket{}, err
+	}
+	state := fmt.Sprintf("STATE_%d", n)
+	if n < uint64(len(states)) && states[n] != "" {
+		state = states[n]
+	}
+	return Socket{Local: local, Remote: remote, State: state}, nil
+}
+
+// parseAddr reads ADDRESS:PORT in hex. The kernel prints the address as 32-bit
+// words of the machine's byte order, the port as a number.
+func parseAddr(s string) (netip.AddrPort, error) {
+	host, port, ok := strings.Cut(s, ":")
+	b, err := hex.DecodeString(host)
+	if !ok || err != nil || len(b)%4 != 0 {
+		return netip.AddrPort{}, fmt.Errorf("address %q", s)
+	}
+	for i := 0; i < len(b); i += 4 {
+		binary.NativeEndian.PutUint32(b[i:], binary.BigEndian.Uint32(b[i:]))
+	}
+	addr, ok := netip.AddrFromSlice(b)
+	n, err := strconv.ParseUint(port, 16, 16)
+	if !ok || err != nil {
+		return netip.AddrPort{}, fmt.Errorf("address %q", s)
+	}
+	return netip.AddrPortFrom(addr.Unmap(), uint16(n)), nil
+}

@@ -1,0 +1,95 @@
+package linktest
+
+import (
+	"bufio"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"testing"
+)
+
+func TestSocketsOfThisProcess(t *testing.T) {
+	t.Parallel()
+	for _, listen := range []string{"127.0.0.1:0", "[::1]:0"} {
+		t.Run(listen, func(t *testing.T) {
+			l, err := net.Listen("tcp", listen)
+			if err != nil {
+				if listen == "[::1]:0" {
+					t.Skip("no IPv6 here:", err)
+				}
+				t.Fatal(err)
+			}
+			defer l.Close()
+			conn, err := net.Dial("tcp", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			server, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer server.Close()
+
+			addr := netip.MustParseAddrPort(l.Addr().String())
+			client := netip.MustParseAddrPort(conn.LocalAddr().String())
+			none := netip.AddrPortFrom(netip.IPv4Unspecified(), 0)
+			if !addr.Addr().Is4() {
+				none = netip.AddrPortFrom(netip.IPv6Unspecified(), 0)
+			}
+			got, err := Sockets(os.Getpid())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range []Socket{
+				{addr, none, "LISTEN"},
+				{client, addr, "ESTABLISHED"},
+				{addr, client, "ESTABLISHED"},
+			} {
+				if !slices.Contains(got, want) {
+					t.Errorf("no %v in %v", want, got)
+				}
+			}
+		})
+	}
+}
+
+// Another process in the same network namespace: its sockets only.
+func TestSocketsOfAnotherProcess(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	cmd := exec.Command("bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/$0; echo ready; read -r line <&3", netip.MustParseAddrPort(l.Addr().String()).String()[len("127.0.0.1:"):])
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatalf("bash said %q, %v", line, err)
+	}
+	got, err := Sockets(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := netip.MustParseAddrPort(l.Addr().String())
+	if len(got) != 1 || got[0].Remote != want || got[0].State != "ESTABLISHED" {
+		t.Errorf("sockets = %v, want one to %v", got, want)
+	}
+}
+
+func TestNoSuchProcess(t *testing.T) {
+	t.Parallel()
+	if _, err := Sockets(1 << 30); err == nil {
+		t.Error("no error for a process that isn't there")
+	}
+}
