@@ -1,0 +1,118 @@
+package control
+
+import (
+	"fmt"
+
+	"example.com/cellmart/platform/cellkit/errs"
+	"example.com/cellmart/platform/routing"
+	"example.com/cellmart/services/control/controlapi"
+)
+
+// firstTable makes version 1: slots in exact shares by weight, every slot at
+// epoch 1, voters control and all cells. No slot has a standby yet, because no
+// cell keeps copies.
+func firstTable(req controlapi.InitRequest) (*routing.Table, error) {
+	spec := routing.Spec{Version: 1, Slots: make([]routing.Assignment, routing.Slots), Voters: []string{routing.Global}}
+	shares := make([]routing.Share, 0, len(req.Cells))
+	for i, c := range req.Cells {
+		cell := routing.Cell{Name: c.Name, Ordinal: c.Ordinal, Region: c.Region, Weight: c.Weight}
+		if cell.Ordinal == 0 {
+			cell.Ordinal = i + 1
+		}
+		for _, k := range c.Keys {
+			cell.Keys = append(cell.Keys, routing.PublicKey(k))
+		}
+		spec.Cells = append(spec.Cells, cell)
+		spec.Voters = append(spec.Voters, c.Name)
+		shares = append(shares, routing.Share{Cell: c.Name, Weight: c.Weight})
+	}
+	plan, err := routing.Balanced(nil, shares)
+	if err != nil {
+		return nil, errs.Field("cells", "%v", err)
+	}
+	for i, owner := range plan.Owners {
+		spec.Slots[i] = routing.Assignment{Owner: owner, Epoch: 1}
+	}
+	t, err := routing.Build(spec)
+	if err != nil {
+		return nil, errs.Field("cells", "%v", err)
+	}
+	return t, nil
+}
+
+// sameCells says whether a table has exactly the cells that an init asks for,
+// by name and place; what may have changed since (weights, keys) isn't compared.
+func sameCells(t *routing.Table, req controlapi.InitRequest) bool {
+	if len(req.Cells) != len(t.Cells()) {
+		return false
+	}
+	for i, c := range req.Cells {
+		want := c.Ordinal
+		if want == 0 {
+			want = i + 1
+		}
+		if have, ok := t.Cell(c.Name); !ok || have.Ordinal != want {
+			return false
+		}
+	}
+	return true
+}
+
+// nextTable makes the successor that a publish asks for.
+func nextTable(cur *routing.Table, req controlapi.PublishRequest) (*routing.Table, error) {
+	if (req.Table == nil) == (req.Changes == nil) {
+		return nil, errs.Field("table", "give either a table or changes")
+	}
+	var next *routing.Table
+	var err error
+	if req.Table != nil {
+		if next, err = routing.Decode(req.Table); err != nil {
+			return nil, errs.Field("table", "%v", err)
+		}
+	} else if next, err = changed(cur, *req.Changes); err != nil {
+		return nil, err
+	}
+	if err := cur.CheckNext(next); err != nil {
+		return nil, controlapi.ErrRefused.Msgf("%v", err)
+	}
+	return next, nil
+}
+
+func changed(cur *routing.Table, ch controlapi.Changes) (*routing.Table, error) {
+	spec := cur.Spec()
+	spec.Version++
+	for name := range ch.Weights {
+		if _, ok := cur.Cell(name); !ok {
+			return nil, errs.Field("changes.weights", "there is no cell %q", name)
+		}
+	}
+	for i := range spec.Cells {
+		if w, ok := ch.Weights[spec.Cells[i].Name]; ok {
+			spec.Cells[i].Weight = w
+		}
+	}
+	for i, a := range ch.Assign {
+		field := fmt.Sprintf("changes.assign[%d]", i)
+		if a.From < 0 || a.To < a.From || a.To >= routing.Slots {
+			return nil, errs.Field(field, "slots %d to %d are no range of hash slots", a.From, a.To)
+		}
+		for s := a.From; s <= a.To; s++ {
+			was, _ := cur.Slot(s)
+			if now := spec.Slots[s]; now.Owner == a.Owner {
+				continue
+			} else if now != was {
+				return nil, errs.Field(field, "slot %d is assigned twice", s)
+			}
+			spec.Slots[s].Owner = a.Owner
+			spec.Slots[s].Epoch++
+			if was.Standby == a.Owner {
+				spec.Slots[s].Standby = was.Owner // as in a move: the old owner keeps a copy
+			}
+		}
+	}
+	next, err := routing.Build(spec)
+	if err != nil {
+		return nil, errs.Field("changes", "%v", err)
+	}
+	return next, nil
+}

@@ -1,0 +1,30 @@
+// Package control owns the route table: which versions there are, and the key
+// that signs them. It runs in the global zone and is never on a request's path:
+// agents fetch from it, cells start and run for ever without it.
+//
+//	operator, set-up ──POST /route/init, /route/publish──┐
+//	                                                     ▼
+//	    lock ► newest ► change ► CheckNext ► sign ► INSERT v+1 ► COMMIT
+//	                                                     │
+//	agents ◄──GET /route?after=V&wait=25s── newest ◄─────┘ (and a look each second)
+//
+// Publishing is compare-and-swap on the version: the caller names the version
+// that its change starts from, and v+1 is stored only if v is still the newest.
+// A table is either stored whole or not at all, so there is no state in between
+// to resume: a control killed at any step leaves v or v+1, and the next publish
+// goes on from what is stored. Storing comes first; handing out follows, and
+// whoever missed it asks again.
+//
+// Owns the table control.route_versions (append only).
+//
+// What can go wrong, and what happens then:
+//
+//	killed before COMMIT           nothing happened, v is still the newest
+//	killed after COMMIT            v+1 is served after the restart; the caller asks
+//	answer to COMMIT lost          503 OUTCOME_UNKNOWN; asking again gives 409 with v+1
+//	two publish at once            one 409 ROUTE_VERSION_CONFLICT with the current version
+//	table that loses or reuses     422 ROUTE_TABLE_REFUSED, says what
+//	Postgres down                  the newest table in memory is still served; writes 503
+//	Postgres down at start         503 until it's there
+//	stored table signed otherwise  not served, logged; the key in PKI_DIR is the wrong one
+package control
