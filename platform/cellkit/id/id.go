@@ -1,10 +1,3 @@
-// Package id has the layout of every ID, its forms for people, and the client
-// that hands IDs out of leased segments without a lock.
-//
-//	0 | mode 1 | sequence 48 | slot 14
-//
-// An ID knows its home: the low 14 bits are the slot of its owner. Never sort,
-// page or poll by ID; its order is not commit order.
 package id
 
 import (
