@@ -87,7 +87,7 @@ func (s *server) handleInit(c echo.Context) error {
 	if err := web.Bind(c, &req); err != nil {
 		return err
 	}
-	p, err := s.service.init(c.Request().Context(), req)
+	p, err := s.service.initialize(c.Request().Context(), req)
 	if err != nil {
 		return err
 	}

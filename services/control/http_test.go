@@ -112,7 +112,7 @@ func TestHTTP(t *testing.T) {
 	t.Parallel()
 	s, c := serve(t, "operator")
 	_, closed := serve(t, "")
-	if _, err := s.init(t.Context(), fourCells()); err != nil {
+	if _, err := s.initialize(t.Context(), fourCells()); err != nil {
 		t.Fatal(err)
 	}
 	initBody, err := json.Marshal(fourCells())

@@ -27,8 +27,6 @@ type service struct {
 	mu     sync.Mutex // orders offer
 	holder routing.Holder
 	signed atomic.Pointer[[]byte] // at least as new as the holder's table
-
-	troubled atomic.Bool // the last look failed
 }
 
 func (s *service) public() ed25519.PublicKey { return s.key.Public().(ed25519.PublicKey) }
@@ -64,22 +62,22 @@ func (s *service) refresh(ctx context.Context) error {
 func (s *service) watch(ctx context.Context, first *controlapi.InitRequest) error {
 	tick := time.NewTicker(look)
 	defer tick.Stop()
+	troubled := false
 	for {
 		err := s.refresh(ctx)
 		if err == nil && s.holder.Load() == nil && first != nil {
-			_, err = s.init(ctx, *first)
+			_, err = s.initialize(ctx, *first)
 		}
 		if ctx.Err() != nil {
 			return nil
 		}
-		if err != nil != s.troubled.Load() {
-			s.troubled.Store(err != nil)
-			if err != nil {
-				s.log.Error("route store", "error", err)
-			} else {
-				s.log.Info("route store is back")
-			}
+		switch { // once per change, not each second
+		case err != nil && !troubled:
+			s.log.Error("route store", "error", err)
+		case err == nil && troubled:
+			s.log.Info("route store is back")
 		}
+		troubled = err != nil
 		select {
 		case <-ctx.Done():
 			return nil
@@ -112,9 +110,9 @@ func (s *service) route(ctx context.Context, after int64) ([]byte, error) {
 	}
 }
 
-// init publishes version 1 unless there is a table; one of other cells is an
+// initialize publishes version 1 unless there is a table; one of other cells is an
 // error, so that a set-up doesn't take an old database for its own.
-func (s *service) init(ctx context.Context, req controlapi.InitRequest) (controlapi.Published, error) {
+func (s *service) initialize(ctx context.Context, req controlapi.InitRequest) (controlapi.Published, error) {
 	errThere := errors.New("there is a table")
 	var found *routing.Table
 	p, err := s.write(ctx, "init", func(cur *routing.Table) (*routing.Table, error) {

@@ -71,7 +71,7 @@ func TestPublisher(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s.holder.Load() == nil {
-		_, err := s.init(ctx, fourCells())
+		_, err := s.initialize(ctx, fourCells())
 		t.Fatal("still alive", err)
 	}
 	_, err := s.publish(ctx, weight(s.holder.Version(), int(s.holder.Version())))
@@ -162,7 +162,7 @@ func TestPublishIsCompareAndSwap(t *testing.T) {
 	t.Parallel()
 	db := pgtest.NewGlobal(t, Migrations())
 	instances := []*service{open(t, appDSN(t, db), nil), open(t, appDSN(t, db), nil)}
-	if p, err := instances[0].init(t.Context(), fourCells()); err != nil || !p.Created || p.Version != 1 {
+	if p, err := instances[0].initialize(t.Context(), fourCells()); err != nil || !p.Created || p.Version != 1 {
 		t.Fatalf("init = %+v, %v", p, err)
 	}
 	const rounds, writers = 5, 6
@@ -201,7 +201,7 @@ func TestHistoryCantBeChanged(t *testing.T) {
 	t.Parallel()
 	db := pgtest.NewGlobal(t, Migrations())
 	s := open(t, appDSN(t, db), nil)
-	if _, err := s.init(t.Context(), fourCells()); err != nil {
+	if _, err := s.initialize(t.Context(), fourCells()); err != nil {
 		t.Fatal(err)
 	}
 	for _, sql := range []string{
@@ -227,15 +227,15 @@ func TestInitTwice(t *testing.T) {
 	if _, err := s.publish(t.Context(), weight(0, 1)); !errors.Is(err, controlapi.ErrNone) {
 		t.Errorf("publish before init: %v", err)
 	}
-	if _, err := s.init(t.Context(), fourCells()); err != nil {
+	if _, err := s.initialize(t.Context(), fourCells()); err != nil {
 		t.Fatal(err)
 	}
-	if p, err := s.init(t.Context(), fourCells()); err != nil || p.Created || p.Version != 1 {
+	if p, err := s.initialize(t.Context(), fourCells()); err != nil || p.Created || p.Version != 1 {
 		t.Errorf("init again = %+v, %v", p, err)
 	}
 	other := fourCells()
 	other.Cells = other.Cells[:3]
-	if _, err := s.init(t.Context(), other); !errors.Is(err, controlapi.ErrExists) {
+	if _, err := s.initialize(t.Context(), other); !errors.Is(err, controlapi.ErrExists) {
 		t.Errorf("init with other cells: %v, want a conflict", err)
 	}
 }
@@ -245,7 +245,7 @@ func TestWrongKey(t *testing.T) {
 	t.Parallel()
 	db := pgtest.NewGlobal(t, Migrations())
 	s := open(t, appDSN(t, db), nil)
-	if _, err := s.init(t.Context(), fourCells()); err != nil {
+	if _, err := s.initialize(t.Context(), fourCells()); err != nil {
 		t.Fatal(err)
 	}
 	other := open(t, appDSN(t, db), nil)
