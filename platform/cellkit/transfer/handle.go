@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"example.com/cellmart/platform/cellkit/bus"
+	"example.com/cellmart/platform/cellkit/errs"
 	"example.com/cellmart/platform/cellkit/id"
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/routing"
@@ -124,8 +125,15 @@ func decide(ctx context.Context, tx *pg.Tx, m bus.Message, b Body, q Question, p
 	return credit(ctx, tx, b.Transfer)
 }
 
-// retry hides the kind of a refusal: to the consumer it passes, it's no verdict.
-func retry(err error) error { return fmt.Errorf("to be tried again: %v", err) } //nolint:errorlint // hidden on purpose
+// retry hides the kind of a ledger's refusal: to the consumer it passes, it's no
+// verdict on the message.
+func retry(err error) error {
+	var refusal *errs.Error
+	if errors.As(err, &refusal) {
+		return fmt.Errorf("to be tried again: %s", refusal.Error())
+	}
+	return err
+}
 
 // room says whether the payee's wallet can hold the credit.
 func room(ctx context.Context, tx *pg.Tx, b Body) (Standing, error) {
