@@ -67,24 +67,33 @@ func Main(args []string, getenv func(string) string, stdout, stderr io.Writer, c
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 
-	group, ctx := errgroup.WithContext(ctx)
+	process := func(name string) Process {
+		return Process{Getenv: getenv, Log: log.With("service", name, "cell", getenv("CELL")), Stdout: stdout}
+	}
+
+	// Every name is known before anything starts: a mistake starts nothing.
+	var chosen []Component
 	for i, name := range args {
 		c, ok := find(name)
 		if !ok {
 			fmt.Fprintf(stderr, "cellmart: no service or command %q; `cellmart help` lists them\n", name)
 			return 2
 		}
-		p := Process{Getenv: getenv, Log: log.With("service", name, "cell", getenv("CELL")), Stdout: stdout}
 		if c.Once {
 			if i > 0 {
 				fmt.Fprintf(stderr, "cellmart: command %q stands alone\n", name)
 				return 2
 			}
+			p := process(name)
 			p.Args = args[1:]
 			return exit(stderr, name, c.Run(ctx, p))
 		}
+		chosen = append(chosen, c)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, c := range chosen {
 		group.Go(func() error {
-			if err := c.Run(ctx, p); err != nil {
+			if err := c.Run(ctx, process(c.Name)); err != nil {
 				return fmt.Errorf("%s: %w", c.Name, err)
 			}
 			return nil
