@@ -1,0 +1,29 @@
+package bus
+
+import "time"
+
+// FailAt sets a failpoint: f is called with each step's name, and its error
+// breaks the work off there.
+func (c *Consumer) FailAt(f func(step string) error) { c.step = f }
+
+// FailAt is the same for a dispatcher.
+func (d *Dispatcher) FailAt(f func(step string) error) { d.step = f }
+
+// Hurry shortens the waits that a test would have to sit out.
+func (c *Consumer) Hurry(ackWait, silent time.Duration) {
+	c.timing.pull, c.timing.heartbeat = time.Second, 200*time.Millisecond
+	c.timing.ackWait, c.timing.silent = ackWait, silent
+	c.timing.nakFirst, c.timing.nakLast = 20*time.Millisecond, 200*time.Millisecond
+}
+
+// MaxTries is how often a message may fail.
+const MaxTries = maxTries
+
+// Encode is a message on the wire.
+func Encode(m Message) []byte {
+	b, err := encode(m)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
