@@ -150,7 +150,7 @@ func (l *layout) agent(zone, n int) Process {
 
 // services lists what runs on top of the databases, brokers and caches.
 func (l *layout) services() []Process {
-	global := l.dsn("cellmart_migrate", l.secrets.Migrate, 0, portPG)
+	global := l.dsn("cellmart_app", l.secrets.App, 0, portPG)
 	all := []Process{
 		l.agent(0, 0),
 		l.service(0, 1, "control", map[string]string{

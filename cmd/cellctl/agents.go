@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"crypto/ed25519"
+	"path/filepath"
+	"sync"
+
+	"example.com/cellmart/deploy/local"
+	"example.com/cellmart/platform/cellkit/link"
+	"example.com/cellmart/platform/routing"
+	"example.com/cellmart/services/agent/agentapi"
+)
+
+// fleet is the agents of a running demo.
+type fleet struct {
+	state  *local.State
+	key    ed25519.PublicKey
+	global *agentapi.Client
+	cells  map[string]*agentapi.Client
+	names  []string // of the cells, in order
+}
+
+func (c *cli) fleet() (*fleet, error) {
+	s, err := local.Load(c.root)
+	if err != nil {
+		return nil, err
+	}
+	key, err := link.LoadPublicKey(filepath.Join(c.root, ".demo", "pki", "control.pub"))
+	if err != nil {
+		return nil, err
+	}
+	client := func(at local.Cell) *agentapi.Client {
+		return &agentapi.Client{BaseURL: at.Agent, Key: key, OperatorKey: s.OperatorKey}
+	}
+	f := &fleet{state: s, key: key, global: client(s.Global), cells: map[string]*agentapi.Client{}}
+	for _, cell := range s.Cells {
+		f.cells[cell.Name] = client(cell)
+		f.names = append(f.names, cell.Name)
+	}
+	return f, nil
+}
+
+// zone gives the agent of a cell, or of the global zone.
+func (f *fleet) zone(name string) (*agentapi.Client, error) {
+	if name == f.state.Global.Name {
+		return f.global, nil
+	}
+	if a, ok := f.cells[name]; ok {
+		return a, nil
+	}
+	return nil, usage("there is no cell %q; there are %v and %s", name, f.names, f.state.Global.Name)
+}
+
+// ask calls every cell's agent at the same time: one that doesn't answer leaves
+// an error in its own place and takes nothing from the others.
+func ask[T any](f *fleet, call func(*agentapi.Client) (T, error)) (map[string]T, map[string]error) {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	got, failed := map[string]T{}, map[string]error{}
+	for name, a := range f.cells {
+		wg.Go(func() {
+			v, err := call(a)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed[name] = err
+				return
+			}
+			got[name] = v
+		})
+	}
+	wg.Wait()
+	return got, failed
+}
+
+// table gives the newest table that any agent holds, and who that is.
+func (f *fleet) table(ctx context.Context) (*routing.Table, string, error) {
+	var best *routing.Table
+	var from string
+	got, failed := ask(f, func(a *agentapi.Client) (*routing.Table, error) {
+		t, _, err := a.Route(ctx, 0)
+		return t, err
+	})
+	for _, name := range f.names {
+		if t := got[name]; t != nil && (best == nil || t.Version() > best.Version()) {
+			best, from = t, name
+		}
+	}
+	if best == nil {
+		for _, err := range failed {
+			return nil, "", err
+		}
+		return nil, "", agentapi.ErrNoTable
+	}
+	return best, from, nil
+}

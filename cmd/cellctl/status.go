@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"example.com/cellmart/platform/cellkit/id"
+	"example.com/cellmart/platform/routing"
+	"example.com/cellmart/services/agent/agentapi"
+)
+
+// cellStatus is one line of status: Status is nil when the agent didn't answer.
+type cellStatus struct {
+	Cell   string           `json:"cell"`
+	Status *agentapi.Status `json:"status"`
+	Error  string           `json:"error,omitempty"`
+}
+
+func status(ctx context.Context, c *cli, args []string) error {
+	if _, err := c.parse(args, 0, 0); err != nil {
+		return err
+	}
+	f, err := c.fleet()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	got, failed := ask(f, func(a *agentapi.Client) (agentapi.Status, error) { return a.Status(ctx) })
+	if s, err := f.global.Status(ctx); err == nil {
+		got[f.state.Global.Name] = s
+	} else {
+		failed[f.state.Global.Name] = err
+	}
+	var all []cellStatus
+	for _, name := range append(slices.Clone(f.names), f.state.Global.Name) {
+		line := cellStatus{Cell: name}
+		if s, ok := got[name]; ok {
+			line.Status = &s
+		} else {
+			line.Error = failed[name].Error()
+		}
+		all = append(all, line)
+	}
+	err = c.print(all, func(w io.Writer) { printStatus(w, all) })
+	if err == nil && len(failed) > 0 {
+		err = errFails
+	}
+	return err
+}
+
+func printStatus(w io.Writer, all []cellStatus) {
+	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(tw, "CELL\tROUTE\tSLOTS\tLEASE\tOPEN MSGS\tOLDEST\tSTUCK\tPARKED\tCONTROL\tLINKS")
+	for _, l := range all {
+		if l.Status == nil {
+			fmt.Fprintf(tw, "%s\t?\t?\t?\t?\t?\t?\t?\t?\tagent: %s\n", l.Cell, l.Error)
+			continue
+		}
+		s := l.Status
+		db := "?\t?\t?\t?\t?\t?"
+		switch {
+		case s.Database != nil:
+			d := s.Database
+			lease := "no end"
+			if d.LeaseLeftMS >= 0 {
+				lease = (time.Duration(d.LeaseLeftMS) * time.Millisecond).String()
+			}
+			db = fmt.Sprintf("%d\t%s\t%d\t%s\t%d\t%d", d.Owned, lease, d.Open, (time.Duration(d.OldestOpenMS) * time.Millisecond).Round(100*time.Millisecond), d.Stuck, d.Parked)
+		case s.DatabaseError == "":
+			db = "-\t-\t-\t-\t-\t-"
+		}
+		control := "never"
+		if s.ControlAgeMS >= 0 {
+			control = (time.Duration(s.ControlAgeMS) * time.Millisecond).Round(time.Second).String() + " ago"
+		}
+		fmt.Fprintf(tw, "%s\t%d\t%s\t%s\t%s\n", l.Cell, s.RouteVersion, db, control, links(s))
+	}
+	tw.Flush()
+	for _, l := range all {
+		if l.Status != nil && l.Status.DatabaseError != "" {
+			fmt.Fprintf(w, "%s: database: %s\n", l.Cell, l.Status.DatabaseError)
+		}
+	}
+}
+
+func links(s *agentapi.Status) string {
+	var out []string
+	for _, zone := range slices.Sorted(maps.Keys(s.Links)) {
+		l := s.Links[zone]
+		word := fmt.Sprintf("%s %.1fms", zone, l.RTTMS)
+		if !l.Up {
+			word = zone + " DOWN"
+		}
+		out = append(out, word)
+	}
+	for _, peer := range slices.Sorted(maps.Keys(s.Faults)) {
+		f := s.Faults[peer]
+		out = append(out, fmt.Sprintf("[fault %s: delay %dms out %v in %v]", peer, f.DelayMS, f.CutOut, f.CutIn))
+	}
+	return strings.Join(out, ", ")
+}
+
+// decision is how a request for an ID is routed, step by step.
+type decision struct {
+	Asked    string        `json:"asked"`
+	ID       id.ID         `json:"id"`
+	Fallback bool          `json:"fallback"`
+	Slot     routing.Slot  `json:"slot"`
+	Owner    string        `json:"owner"`
+	Epoch    routing.Epoch `json:"epoch"`
+	Standby  string        `json:"standby,omitempty"`
+	Table    int64         `json:"route_version"`
+	From     string        `json:"table_from"`
+}
+
+func explainRoute(ctx context.Context, c *cli, args []string) error {
+	words, err := c.parse(args, 1, 1)
+	if err != nil {
+		return err
+	}
+	f, err := c.fleet()
+	if err != nil {
+		return err
+	}
+	d := decision{Asked: words[0]}
+	if d.ID, err = id.Parse(words[0]); err != nil {
+		numbers, err := id.NewNumbers([]byte(f.state.Secrets.Numbers))
+		if err != nil {
+			return err
+		}
+		if d.ID, err = numbers.Decode(words[0]); err != nil {
+			return usage("%q is neither an ID nor an order number", words[0])
+		}
+	}
+	t, from, err := f.table(ctx)
+	if err != nil {
+		return err
+	}
+	d.Slot, d.Fallback, d.Table, d.From = d.ID.Slot(), d.ID.Fallback(), t.Version(), from
+	a, ok := t.Slot(d.Slot)
+	if !ok {
+		return usage("slot %s of %q has no owner", d.Slot, words[0])
+	}
+	d.Owner, d.Standby, d.Epoch = a.Owner, a.Standby, a.Epoch
+	return c.print(d, func(w io.Writer) {
+		fmt.Fprintf(w, "%s is ID %s; its low 14 bits are slot %s\n", d.Asked, d.ID, d.Slot)
+		fmt.Fprintf(w, "slot %s belongs to %s at epoch %d (standby: %s), by table %d as %s's agent holds it\n",
+			d.Slot, d.Owner, d.Epoch, orNone(d.Standby), d.Table, d.From)
+	})
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}

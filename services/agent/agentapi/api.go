@@ -1,0 +1,95 @@
+// Package agentapi is what others may know of an agent: wire types and a client
+// for peers, cellctl and tests.
+package agentapi
+
+import (
+	"time"
+
+	"example.com/cellmart/platform/cellkit/errs"
+	"example.com/cellmart/platform/cellkit/id"
+	"example.com/cellmart/platform/routing"
+)
+
+// What an agent refuses.
+var (
+	ErrOperator = errs.New(errs.Unauthenticated, "OPERATOR_KEY_WRONG", "this needs the operator's key")
+	ErrNoTable  = errs.New(errs.Unavailable, "ROUTE_NOT_READY", "there is no route table yet")
+)
+
+// Link is the state of the link to one zone, ages in milliseconds, -1 = never.
+type Link struct {
+	Up      bool    `json:"up"`
+	SinceMS int64   `json:"since_ms"`
+	RTTMS   float64 `json:"rtt_ms"`
+	AgeMS   int64   `json:"age_ms"`
+	Reason  string  `json:"reason,omitempty"`
+}
+
+// Fault is what is done to a link on purpose. Peer "*" is all of them.
+type Fault struct {
+	DelayMS int64 `json:"delay_ms"`
+	CutOut  bool  `json:"cut_out"`
+	CutIn   bool  `json:"cut_in"`
+}
+
+// Status is a zone as its agent sees it. Database is nil where it can't be asked
+// (or there is none), with the reason in DatabaseError.
+type Status struct {
+	Cell          string           `json:"cell"`
+	RouteVersion  int64            `json:"route_version"`
+	AppliedRoute  int64            `json:"applied_route"`
+	ControlAgeMS  int64            `json:"control_age_ms"` // since control answered; -1 = never
+	Links         map[string]Link  `json:"links"`
+	Faults        map[string]Fault `json:"faults"`
+	Database      *Database        `json:"database"`
+	DatabaseError string           `json:"database_error,omitempty"`
+}
+
+// Database is what status shows of the cell's database.
+type Database struct {
+	LeaseLeftMS  int64 `json:"lease_left_ms"` // -1 = never ends
+	Owned        int   `json:"slots_owned"`
+	Due          int   `json:"messages_due"`
+	Open         int   `json:"messages_open"`
+	OldestOpenMS int64 `json:"oldest_open_ms"`
+	Parked       int   `json:"parked"`
+	Stuck        int   `json:"transfers_stuck"` // not ended after 30 s
+}
+
+// Transfer is what one cell has of a transfer: the source's side, the
+// destination's, or both.
+type Transfer struct {
+	Cell   string `json:"cell"`
+	Source *Side  `json:"source"`
+	Dest   *Side  `json:"destination"`
+	Story  []Line `json:"story"` // oldest first
+}
+
+// Side is a row of the source or the destination.
+type Side struct {
+	Slot     routing.Slot `json:"slot"`
+	State    string       `json:"state"`
+	From     id.ID        `json:"from_user"`
+	To       id.ID        `json:"to_user"`
+	Amount   int64        `json:"amount"` // minor units
+	Currency string       `json:"currency"`
+	Reason   string       `json:"reason,omitempty"`
+}
+
+// Line is one thing that happened to a transfer, at the cell's clock.
+type Line struct {
+	At   time.Time `json:"at"`
+	What string    `json:"what"`
+}
+
+// StuckTransfer is a transfer that has not ended.
+type StuckTransfer struct {
+	ID       id.ID        `json:"id"`
+	Cell     string       `json:"cell"`
+	ToSlot   routing.Slot `json:"to_slot"`
+	State    string       `json:"state"`
+	Amount   int64        `json:"amount"`
+	Currency string       `json:"currency"`
+	AgeMS    int64        `json:"age_ms"`
+	Attempts int          `json:"attempts"` // of the message that is open
+}

@@ -1,0 +1,31 @@
+// Package agent is a zone's border and its housekeeper: one agent per cell, and
+// one in the global zone (without a database of its own there).
+//
+//	           other zones' agents, the edge
+//	                  │ mutual TLS
+//	            ┌─────┴──────┐
+//	            │ link.Border│ targets: gateway, gateway-public, nats, agent
+//	            └─────┬──────┘          (global: control, catalog, idgen, nats, agent)
+//	local CONNECT ────┤
+//	                  │
+//	control ──long poll──► route table ──► cell.slots (one transaction with the version)
+//	peers   ──when control is silent──┘ ├─► snapshot files in ROUTE_DIR
+//	                                    └─► GET /route, NATS route.table
+//	lease row: written anew after each postmaster start (never ends, until leases exist)
+//	outbox ──bus.Dispatcher──► XOUT streams of the own NATS
+//
+// It listens on three addresses: ADDR for the own zone and the operator (admin
+// routes need the operator's key), PEER_ADDR for peers through the border, and
+// the border itself.
+//
+// # What can go wrong
+//
+//	what                        then
+//	control down                the held table stays; peers are asked for newer ones
+//	database down               routers still get the table; it is applied when it's back
+//	database restarted          the lease is void until the next second's write
+//	agent killed                links of the zone are down, nothing else: services go on
+//	                            inside the cell; outbox rows wait
+//	NATS down                   tables are polled, messages wait in the outbox
+//	a table signed by another   refused
+package agent

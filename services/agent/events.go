@@ -1,0 +1,67 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"example.com/cellmart/platform/cellkit/link"
+	"example.com/cellmart/platform/cellkit/route"
+)
+
+// bulletin tells the zone's processes what changes, over the zone's own NATS.
+// What it can't tell they poll for.
+type bulletin struct {
+	nc      *nats.Conn // nil before the first connect
+	changed chan struct{}
+}
+
+func newBulletin() *bulletin { return &bulletin{changed: make(chan struct{}, 1)} }
+
+func (b *bulletin) connect(url, name string, log *slog.Logger) error {
+	nc, err := nats.Connect(url, nats.Name(name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
+		nats.ReconnectWait(250*time.Millisecond), nats.Timeout(2*time.Second), nats.ReconnectBufSize(-1),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { log.Warn("nats", "error", err) }))
+	b.nc = nc
+	return err
+}
+
+func (b *bulletin) close() { b.nc.Close() }
+
+// table pushes a new signed table.
+func (b *bulletin) table(signed []byte) {
+	if b.nc.IsConnected() {
+		_ = b.nc.Publish(route.SubjectTable, signed) // lost: polled within 5 s
+	}
+}
+
+// linksChanged asks for a bulletin now; it never blocks.
+func (b *bulletin) linksChanged() {
+	select {
+	case b.changed <- struct{}{}:
+	default:
+	}
+}
+
+// links tells the states of the links each second and on change.
+func (b *bulletin) links(ctx context.Context, status func() map[string]link.Status) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		if b.nc.IsConnected() {
+			if body, err := json.Marshal(status()); err == nil {
+				_ = b.nc.Publish(route.SubjectLinks, body)
+				_ = b.nc.FlushTimeout(200 * time.Millisecond)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		case <-b.changed:
+		}
+	}
+}

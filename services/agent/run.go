@@ -1,0 +1,180 @@
+package agent
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"example.com/cellmart/platform/cellkit"
+	"example.com/cellmart/platform/cellkit/bus"
+	"example.com/cellmart/platform/cellkit/env"
+	"example.com/cellmart/platform/cellkit/link"
+	"example.com/cellmart/platform/cellkit/obs"
+	"example.com/cellmart/platform/cellkit/pg"
+	"example.com/cellmart/platform/cellkit/route"
+	"example.com/cellmart/platform/cellkit/web"
+	"example.com/cellmart/platform/routing"
+	"example.com/cellmart/services/agent/agentapi"
+	"example.com/cellmart/services/control/controlapi"
+)
+
+// Config of one agent.
+type Config struct {
+	Zone                             string
+	Addr, PeerAddr, BorderAddr       string
+	LinkAddr, InternalAddr, PKIDir   string
+	Peers, Targets                   map[string]string
+	DSN, NATSURL, RouteDir, Operator string
+	RouteKey                         ed25519.PublicKey
+	Cells                            []string
+	Drain                            time.Duration
+}
+
+func loadConfig(getenv func(string) string) (Config, *env.Reader) {
+	r := env.NewReader("AGENT", getenv)
+	c := Config{
+		Zone:         r.Required("CELL", "the zone: a cell's name, or global"),
+		Addr:         r.String("ADDR", "127.0.0.1:8103", "listen address for the own zone and the operator"),
+		PeerAddr:     r.String("PEER_ADDR", "127.0.0.1:8106", "listen address for peers' agents, reached through the border only"),
+		BorderAddr:   r.String("BORDER_ADDR", "127.0.0.1:8104", "listen address of the border, for other zones"),
+		LinkAddr:     r.String("LINK_ADDR", "127.0.0.1:8105", "listen address of the way out, for the own zone's processes"),
+		InternalAddr: r.String("INTERNAL_ADDR", "", "listen address of /livez, /readyz, /metrics; empty = none"),
+		PKIDir:       r.Required("PKI_DIR", "folder with ca.pem and agent.<zone>.pem and .key"),
+		NATSURL:      r.Required("NATS_URL", "the own zone's NATS"),
+		RouteDir:     r.Required("ROUTE_DIR", "folder that gets the snapshots of the route table"),
+		Operator:     r.Secret("OPERATOR_KEY", "bearer key of the admin routes").Reveal(),
+		Cells:        r.List("CELLS", "", "all cells, for the time before the first table"),
+		Drain:        r.Duration("DRAIN", 3*time.Second, "how long requests may finish at the end"),
+	}
+	if c.Zone != Global {
+		c.DSN = r.Secret("PG_DSN", "the cell's database, as cellmart_agent (not in the global zone)").Reveal()
+	}
+	var err error
+	if c.Peers, err = parsePairs(r.List("PEERS", "", "borders of the other zones: c2=host:port,global=host:port")); err != nil {
+		r.Fail("PEERS", err.Error())
+	}
+	if c.Targets, err = parsePairs(r.List("TARGETS", "", "what others may reach here: gateway=host:port,nats=host:port")); err != nil {
+		r.Fail("TARGETS", err.Error())
+	}
+	if c.RouteKey, err = route.ParseKey(r.Required("ROUTE_KEY", "control's public key (Ed25519, base64)")); err != nil {
+		r.Fail("ROUTE_KEY", err.Error())
+	}
+	return c, r
+}
+
+// Vars lists the settings.
+func Vars() []env.Var {
+	_, r := loadConfig(func(string) string { return "" })
+	return r.Vars()
+}
+
+// Run is one agent, until ctx ends.
+func Run(ctx context.Context, p cellkit.Process) error {
+	c, r := loadConfig(p.Getenv)
+	if err := r.Err(); err != nil {
+		return cellkit.Usage{Err: err}
+	}
+	log, metrics := p.Log, obs.New(c.Zone, "agent")
+	news := newBulletin()
+
+	// the border
+	border, err := openBorder(ctx, c, p, news)
+	if err != nil {
+		return err
+	}
+
+	// the table, the database, the messages
+	holder := &routing.Holder{}
+	k := &keeper{log: log, key: c.RouteKey, dir: c.RouteDir, holder: holder, publish: news.table}
+	k.control, k.peers = sources(c)
+	k.load()
+	holder.Store(routing.Spread(c.Cells))
+	if err := news.connect(c.NATSURL, c.Zone+"-agent", log); err != nil {
+		return cellkit.Usage{Err: fmt.Errorf("AGENT_NATS_URL: %w", err)}
+	}
+	defer news.close()
+	s := &server{cell: c.Zone, operator: c.Operator, keeper: k, border: border}
+	group, ctx := errgroup.WithContext(ctx)
+	if c.DSN != "" {
+		pool, err := pg.Open(ctx, c.DSN, c.Zone, log)
+		if err != nil {
+			return cellkit.Usage{Err: err}
+		}
+		defer pool.Close()
+		k.db = &store{pool}
+		s.db = k.db
+		exportCounts(ctx, metrics, k.db)
+		dispatcher := bus.NewDispatcher(bus.DispatcherOptions{
+			Cell: c.Zone, Pool: pool, NATSURL: c.NATSURL, Table: holder, Log: log, Metrics: metrics,
+		})
+		group.Go(func() error { return dispatcher.Run(ctx) })
+	}
+	group.Go(func() error { return border.Run(ctx) })
+	group.Go(func() error { return news.links(ctx, watchLinks(metrics, border)) })
+	group.Go(func() error { return k.fetch(ctx) })
+	group.Go(func() error { return k.keep(ctx) })
+
+	// the ways to ask it
+	o := web.Options{Service: "agent", Cell: c.Zone, Log: log, RouteVersion: holder.Version}
+	group.Go(func() error { return web.Serve(ctx, c.Addr, s.local(o), c.Drain) })
+	group.Go(func() error { return web.Serve(ctx, c.PeerAddr, s.peer(o), c.Drain) })
+	group.Go(func() error { return obs.ServeInternal(ctx, c.InternalAddr, metrics, k.ready) })
+	return group.Wait()
+}
+
+func openBorder(ctx context.Context, c Config, p cellkit.Process, news *bulletin) (*link.Border, error) {
+	tls, err := link.LoadTLS(filepath.Join(c.PKIDir, link.AgentName(c.Zone)))
+	if err != nil {
+		return nil, cellkit.Usage{Err: fmt.Errorf("AGENT_PKI_DIR: %w", err)}
+	}
+	allowed, err := allow(c.Targets, c.Peers)
+	if err != nil {
+		return nil, cellkit.Usage{Err: fmt.Errorf("AGENT_TARGETS %w", err)}
+	}
+	listen := func(addr string) (net.Listener, error) {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+		if err != nil {
+			return nil, cellkit.Usage{Err: fmt.Errorf("can't listen: %w", err)}
+		}
+		return l, nil
+	}
+	out, err := listen(c.BorderAddr)
+	if err != nil {
+		return nil, err
+	}
+	in, err := listen(c.LinkAddr)
+	if err != nil {
+		return nil, errors.Join(err, out.Close())
+	}
+	return link.New(link.Config{
+		Zone: c.Zone, Border: out, Local: in, TLS: tls, Peers: c.Peers, Targets: allowed, Log: p.Log, OnChange: news.linksChanged,
+	})
+}
+
+// sources are the ways to a newer table: control first, else the peers.
+func sources(c Config) (source, map[string]source) {
+	dialer := link.Dialer{Addr: c.LinkAddr}
+	client := func(zone, target string) *http.Client {
+		return &http.Client{Transport: &http.Transport{
+			DialContext: dialer.DialContext(zone, target), MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute,
+		}}
+	}
+	control := &controlapi.Client{BaseURL: "http://control", HTTP: client(Global, "control"), Key: c.RouteKey}
+	peers := map[string]source{}
+	for zone := range c.Peers {
+		peer := &agentapi.Client{BaseURL: "http://" + zone, HTTP: client(zone, "agent"), Key: c.RouteKey}
+		peers[zone] = func(ctx context.Context, after int64, _ time.Duration) (*routing.Table, []byte, error) {
+			ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+			defer cancel()
+			return peer.Route(ctx, after)
+		}
+	}
+	return control.Route, peers
+}
