@@ -60,7 +60,9 @@ func New(c Config) (*Border, error) {
 		}
 		b.known[zone] = &counters{}
 		b.probes[AgentName(zone)] = true
-		b.peers[zone] = newPeer(PeerConfig{Zone: zone, Addr: addr, TLS: c.TLS, OnChange: c.OnChange}, b.faults.wire(zone), b.known[zone])
+		b.peers[zone] = newPeer(PeerConfig{
+			Zone: zone, Addr: addr, TLS: c.TLS, OnChange: func() { b.changed(zone) },
+		}, b.faults.wire(zone), b.known[zone])
 	}
 	for name, t := range c.Targets {
 		if t.Addr == "" || strings.HasPrefix(name, "_") {
@@ -74,6 +76,14 @@ func New(c Config) (*Border, error) {
 		}
 	}
 	return b, nil
+}
+
+func (b *Border) changed(zone string) {
+	s := b.peers[zone].Status()
+	b.conf.Log.Info("link", "peer", zone, "up", s.Up, "reason", s.Reason)
+	if b.conf.OnChange != nil {
+		b.conf.OnChange()
+	}
 }
 
 // Run serves and probes until ctx ends, and returns when all that it started
@@ -147,13 +157,14 @@ func (b *Border) serveBorder(ctx context.Context, raw net.Conn) {
 		return
 	}
 	if _, err := fmt.Fprint(conn, "ok\n"); err != nil || !unwatch() {
-		near.Close()
+		if near != nil {
+			near.Close()
+		}
 		return
 	}
 	far := &stream{Conn: conn, count: count}
 	if probe {
-		// It belongs to no link of ours: the other side's prober decides.
-		splice(near, far, w, b.holder(ctx, nil, nil, anyTerm))
+		echo(ctx, far, w) // held by no link of ours: the other side's prober decides
 		return
 	}
 	count.accepted.Add(1)
@@ -174,9 +185,7 @@ func (b *Border) admit(ctx context.Context, conn *tls.Conn, name string, w *wire
 		if !b.probes[name] {
 			return nil, false, b.warn(name, target)
 		}
-		near, far := net.Pipe()
-		b.wg.Go(func() { echo(far) })
-		return near, true, ""
+		return nil, true, ""
 	}
 	t, ok := b.conf.Targets[target]
 	if !ok {

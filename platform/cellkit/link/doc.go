@@ -42,7 +42,7 @@
 //	                                  over 1 s: down, the probe's opening takes too long
 //	peer's agent killed or stopped    as cut; its own streams break at once when killed
 //	own agent killed                  LINK_DOWN, "the own agent doesn't answer"
-//	own agent got no CPU for a while  a late prober reads for 250 ms before it judges
+//	own agent gets no CPU             a late prober gets up to 750 ms more before it judges
 //	target not running there          TARGET_DOWN: the zone is fine
 //	certificate not on the list       LINK_REFUSED, counted, logged with its name
 //	certificate of another CA, none   LINK_REFUSED, counted under "unknown"

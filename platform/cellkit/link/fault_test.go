@@ -14,7 +14,7 @@ import (
 
 func TestDelayDoesNotThrottle(t *testing.T) {
 	t.Parallel()
-	const size = 8 << 20
+	const size = 4 << 20
 	sink := serve(t, func(c *net.TCPConn) {
 		n, _ := io.Copy(io.Discard, c)
 		if n == size {
@@ -28,14 +28,18 @@ func TestDelayDoesNotThrottle(t *testing.T) {
 	setFault(t, w.zones["c1"], "c2", Fault{Delay: delay})
 
 	conn := dial(t, w.zones["c1"], "c2", "gateway")
-	start := time.Now()
-	say(t, conn, "ping")
-	if took := time.Since(start); took < 2*delay || took > 2*delay+200*time.Millisecond {
-		t.Errorf("round trip = %v, want a little over %v", took, 2*delay)
+	best := time.Hour
+	for range 5 { // a busy machine adds its own
+		start := time.Now()
+		say(t, conn, "ping")
+		best = min(best, time.Since(start))
+	}
+	if best < 2*delay || best > 2*delay+100*time.Millisecond {
+		t.Errorf("round trip = %v, want a little over %v", best, 2*delay)
 	}
 
 	conn = dial(t, w.zones["c1"], "c2", "sink")
-	start = time.Now()
+	start := time.Now()
 	if _, err := io.CopyN(conn, zeros{}, size); err != nil {
 		t.Fatal(err)
 	}
@@ -43,10 +47,10 @@ func TestDelayDoesNotThrottle(t *testing.T) {
 	if b, err := io.ReadAll(conn); err != nil || string(b) != "all" {
 		t.Fatalf("sink answered %q, %v", b, err)
 	}
-	// One chunk at a time would take 256 x 50 ms; the limit leaves room for a
+	// One chunk at a time would take 128 x 50 ms; the limit leaves room for a
 	// busy machine.
-	if took := time.Since(start); took > 4*time.Second {
-		t.Errorf("8 MB took %v under a delay of %v", took, delay)
+	if took := time.Since(start); took > 3*time.Second {
+		t.Errorf("4 MB took %v under a delay of %v", took, delay)
 	}
 	if rtt := w.zones["c1"].border.Status()["c2"].RTT; rtt < 2*delay {
 		t.Errorf("prober's RTT = %v, want over %v", rtt, 2*delay)
@@ -195,8 +199,8 @@ func TestUnplugCutsEveryone(t *testing.T) {
 	waitLink(t, c2, "c3", false, soon)
 	waitLink(t, c3, "c1", false, soon)
 	waitLink(t, c3, "c2", false, soon)
-	if _, err := conn.Read(make([]byte, 1)); err == nil {
-		t.Error("the edge's stream outlived its link")
+	if _, err := conn.Read(make([]byte, 1)); err == nil || isTimeout(err) {
+		t.Errorf("the edge's stream after its link went down: %v, want it closed", err)
 	}
 	_, err = edge.Dial(t.Context(), "gateway")
 	wantErr(t, err, ErrLinkDown, "c3")

@@ -183,8 +183,11 @@ func exchange(conn net.Conn, text string) error {
 // wantErr checks an error's code and the zone it names.
 func wantErr(t testing.TB, err error, want *errs.Error, zone string) {
 	t.Helper()
-	if !errors.Is(err, want) || errs.From(err).Cell != zone {
-		t.Fatalf("err = %v (cell %q), want %s in %s", err, errs.From(err).Cell, want.Code, zone)
+	if !errors.Is(err, want) {
+		t.Fatalf("err = %v, want %s in %s", err, want.Code, zone)
+	}
+	if cell := errs.From(err).Cell; cell != zone {
+		t.Fatalf("err = %v names cell %q, want %q", err, cell, zone)
 	}
 }
 

@@ -80,8 +80,10 @@ type Peer struct {
 	answered time.Time
 	rtt      time.Duration
 	reason   string
-	graced   bool // the prober was late itself and got more time
+	lateAt   time.Time // when the prober last was late itself
+	graced   int       // how often it got more time for that, since the last answer
 	expiry   *time.Timer
+	due      time.Time          // when expiry should fire
 	held     map[*held]struct{} // what ends when the link goes down
 }
 

@@ -4,10 +4,10 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"io"
 	"maps"
-	"net"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"example.com/cellmart/platform/cellkit/errs"
@@ -19,9 +19,14 @@ const (
 	pingEvery  = 250 * time.Millisecond
 	downAfter  = 750 * time.Millisecond
 	probeLimit = 2 * time.Second        // a probe's opening, and its silence before it is opened anew
-	lateness   = 100 * time.Millisecond // a timer this late means that this process got no CPU
+	lateness   = 100 * time.Millisecond // a timer this late means that this process gets no CPU
 	grace      = pingEvery              // what a late prober gets to read the answers that wait for it
+	graces     = 3                      // in a row, at most
 )
+
+const pongSize = 8
+
+var errNoAnswer = errors.New("no answer")
 
 // Run probes until ctx ends, and returns when all that it started has ended;
 // the link is down then.
@@ -39,122 +44,132 @@ func (p *Peer) Run(ctx context.Context) error {
 	return nil
 }
 
-// probe opens a probe stream and pings on it until it breaks.
+// probe opens a probe stream and pings on it until it breaks. Few goroutines
+// take part, so that a busy process still answers in time.
 func (p *Peer) probe(ctx context.Context) error {
-	started := time.Now()
 	opening, cancel := context.WithTimeout(ctx, probeLimit)
 	s, err := open(opening, p.conf.Addr, p.tls, p.wire, p.count, p.conf.Zone, probeTarget)
 	cancel()
 	if err != nil {
 		return err
 	}
-	near, far := net.Pipe()
-	spliced := make(chan struct{})
-	go func() {
-		defer close(spliced)
-		splice(far, s, p.wire, func(func()) func() { return func() {} })
-	}()
-	read := make(chan error, 1)
-	go func() { read <- p.readPongs(near, started) }()
-	err = p.ping(ctx, near, started, read)
-	near.Close()
-	// The pipes may wait for a peer that is gone: this probe is over.
-	reset(s)
-	<-spliced
+	stop := make(chan struct{})
+	abort := sync.OnceFunc(func() { close(stop); reset(s) })
+	defer context.AfterFunc(ctx, abort)()
+	pongs := &pongs{started: time.Now(), answer: p.answer, late: p.late}
+	in := newPipe(pongs, s, stop, abort, p.wire.in)
+	out := newPipe(s, nil, stop, abort, p.wire.out)
+	ended := make(chan struct{})
+	go func() { defer close(ended); in.run() }()
+	err = pongs.ping(out, stop)
+	abort()
+	out.wait()
+	<-ended
 	return err
 }
 
-// ping sends the time since started, whatever was answered so far: on a slow
+// pongs takes what a probe stream answers: the times that ping sent, since
+// started.
+type pongs struct {
+	started time.Time
+	answer  func(rtt time.Duration)
+	late    func()       // called when a ping went out late
+	rest    []byte       // of a pong that came in pieces
+	last    atomic.Int64 // when the last one came, since started
+}
+
+// ping sends the time every 250 ms, whatever was answered so far: on a slow
 // link several are under way.
-func (p *Peer) ping(ctx context.Context, conn net.Conn, started time.Time, read <-chan error) error {
+func (a *pongs) ping(out *pipe, stop <-chan struct{}) error {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
-	var b [8]byte
+	var before time.Duration
 	for {
-		now := time.Now()
-		binary.BigEndian.PutUint64(b[:], uint64(now.Sub(started)))
-		conn.SetWriteDeadline(now.Add(probeLimit))
-		if _, err := conn.Write(b[:]); err != nil {
-			<-read
+		now := time.Since(a.started)
+		if now-time.Duration(a.last.Load()) > probeLimit {
+			return errNoAnswer
+		}
+		if now-before > pingEvery+lateness {
+			a.late()
+		}
+		before = now
+		if err := out.carry(binary.BigEndian.AppendUint64(nil, uint64(now))); err != nil {
 			return err
 		}
 		select {
 		case <-tick.C:
-		case err := <-read:
-			return err
-		case <-ctx.Done():
-			conn.Close()
-			<-read
-			return ctx.Err()
+		case <-stop:
+			return errors.New("the probe's stream broke")
 		}
 	}
 }
 
-func (p *Peer) readPongs(conn net.Conn, started time.Time) error {
-	// A reader that fails must end the writer's Write too.
-	defer conn.Close()
-	var b [8]byte
-	for {
-		conn.SetReadDeadline(time.Now().Add(probeLimit))
-		if _, err := io.ReadFull(conn, b[:]); err != nil {
-			return err
+// Write takes a piece of the answers.
+func (a *pongs) Write(b []byte) (int, error) {
+	a.rest = append(a.rest, b...)
+	for len(a.rest) >= pongSize {
+		now := time.Since(a.started)
+		rtt := now - time.Duration(binary.BigEndian.Uint64(a.rest))
+		a.rest = a.rest[pongSize:]
+		if rtt < 0 || rtt > now {
+			return 0, errors.New("an answer to a ping that was never sent")
 		}
-		rtt := time.Since(started) - time.Duration(binary.BigEndian.Uint64(b[:]))
-		if rtt < 0 || rtt > time.Hour {
-			return errors.New("an answer to a ping that was never sent")
-		}
-		p.answer(rtt)
+		a.last.Store(int64(now))
+		a.answer(rtt)
 	}
+	return len(b), nil
 }
 
-// echo is the answering side.
-func echo(conn net.Conn) {
-	defer conn.Close()
-	var b [8]byte
-	for {
-		if _, err := io.ReadFull(conn, b[:]); err != nil {
-			return
-		}
-		if _, err := conn.Write(b[:]); err != nil {
-			return
-		}
-	}
+// echo answers probes until the stream breaks: what comes in goes out, through
+// both directions' faults.
+func echo(ctx context.Context, s *stream, w *wire) {
+	stop := make(chan struct{})
+	abort := sync.OnceFunc(func() { close(stop); reset(s) })
+	defer context.AfterFunc(ctx, abort)()
+	newPipe(s, s, stop, abort, w.in, w.out).run()
+	s.Close()
 }
 
 // answer notes a pong.
 func (p *Peer) answer(rtt time.Duration) {
 	p.mu.Lock()
 	now := time.Now()
-	p.answered, p.rtt, p.graced = now, rtt, false
+	p.answered, p.rtt, p.graced = now, rtt, 0
 	changed := !p.up
 	if changed {
 		p.up, p.since, p.reason = true, now, ""
 		p.term++
 	}
-	if p.expiry == nil {
-		p.expiry = time.AfterFunc(downAfter, p.expire)
-	} else {
-		p.expiry.Reset(downAfter)
-	}
+	p.arm(downAfter)
 	p.mu.Unlock()
 	if changed {
 		p.changed()
 	}
 }
 
+// arm is called with mu held.
+func (p *Peer) arm(d time.Duration) {
+	p.due = time.Now().Add(d)
+	if p.expiry == nil {
+		p.expiry = time.AfterFunc(d, p.expire)
+	} else {
+		p.expiry.Reset(d)
+	}
+}
+
 // expire is called when the time since the last answer is up.
 func (p *Peer) expire() {
 	p.mu.Lock()
-	quiet := time.Since(p.answered)
+	now := time.Now()
 	switch {
 	case !p.up:
-	case quiet < downAfter: // answered while the timer fired
-		p.expiry.Reset(downAfter - quiet)
-	case !p.graced && quiet-downAfter > lateness:
+	case now.Before(p.due): // answered while the timer fired
+		p.arm(p.due.Sub(now))
+	case p.graced < graces && (now.Sub(p.due) > lateness || now.Sub(p.lateAt) < downAfter):
 		// Stopped or starved ourselves: the answer may be waiting unread, and
 		// closing every stream for that would be our fault alone.
-		p.graced = true
-		p.expiry.Reset(grace)
+		p.graced++
+		p.arm(grace)
 	default:
 		tell := p.down("no answer for " + downAfter.String())
 		p.mu.Unlock()
@@ -162,6 +177,13 @@ func (p *Peer) expire() {
 		return
 	}
 	p.mu.Unlock()
+}
+
+// late notes that this process gets too little CPU to judge a link in time.
+func (p *Peer) late() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lateAt = time.Now()
 }
 
 // note keeps why a link that isn't up couldn't be probed.
@@ -185,7 +207,7 @@ func why(err error) string {
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return "no answer"
+		err = errNoAnswer
 	}
 	return err.Error()
 }

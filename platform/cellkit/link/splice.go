@@ -36,8 +36,8 @@ func splice(near, far net.Conn, w *wire, track func(abort func()) (release func(
 	}
 	release := track(abort)
 	defer release()
-	out := &pipe{dst: far, src: near, gate: w.out, stop: stop, abort: abort, queue: newQueue()}
-	in := &pipe{dst: near, src: far, gate: w.in, stop: stop, abort: abort, queue: newQueue()}
+	out := newPipe(far, near, stop, abort, w.out)
+	in := newPipe(near, far, stop, abort, w.in)
 	var wg sync.WaitGroup
 	wg.Go(out.run)
 	wg.Go(in.run)
@@ -46,22 +46,33 @@ func splice(near, far net.Conn, w *wire, track func(abort func()) (release func(
 	far.Close()
 }
 
-// pipe is one direction of one stream. As long as the gate is clear it copies;
-// the first fault it meets starts a second goroutine with a queue, which then
-// stays for the stream's life: order is kept without a hand-over back.
+// pipe is one direction of one stream. As long as its gates are clear it
+// copies; the first fault it meets starts a second goroutine with a queue,
+// which then stays for the stream's life: order is kept without a hand-over
+// back.
 type pipe struct {
-	dst, src net.Conn
-	gate     *gate
-	stop     <-chan struct{}
-	abort    func()
-	queue    *queue
-	drained  chan struct{} // nil while copying; closed when drain has ended
+	dst     io.Writer
+	src     io.Reader
+	gates   []*gate // in a row
+	stop    <-chan struct{}
+	abort   func()
+	queue   *queue
+	drained chan struct{} // nil while copying; closed when drain has ended
+}
+
+func newPipe(dst io.Writer, src io.Reader, stop <-chan struct{}, abort func(), gates ...*gate) *pipe {
+	return &pipe{dst: dst, src: src, gates: gates, stop: stop, abort: abort, queue: newQueue()}
 }
 
 func (p *pipe) run() {
 	if err := p.read(); err != nil {
 		p.abort()
 	}
+	p.wait()
+}
+
+// wait returns when the queue's goroutine has ended, if there is one.
+func (p *pipe) wait() {
 	if p.drained != nil {
 		<-p.drained
 	}
@@ -102,17 +113,22 @@ func (p *pipe) direct() bool {
 	if p.drained != nil {
 		return false
 	}
-	if p.gate.clear() {
-		return true
+	for _, g := range p.gates {
+		if !g.clear() {
+			p.drained = make(chan struct{})
+			go p.drain()
+			return false
+		}
 	}
-	p.drained = make(chan struct{})
-	go p.drain()
-	return false
+	return true
 }
 
 func (p *pipe) push(c chunk) error {
 	limit := heldCut
-	delay := p.gate.delay()
+	var delay time.Duration
+	for _, g := range p.gates {
+		delay += g.delay()
+	}
 	if delay > 0 {
 		limit = heldDelay
 	}
@@ -129,8 +145,13 @@ func (p *pipe) drain() {
 	defer close(p.drained)
 	for {
 		c, ok := p.queue.pop(p.stop)
-		if !ok || !sleepUntil(c.due, p.stop) || !p.gate.hold(p.stop) {
+		if !ok || !sleepUntil(c.due, p.stop) {
 			return
+		}
+		for _, g := range p.gates {
+			if !g.hold(p.stop) {
+				return
+			}
 		}
 		if c.end {
 			if closeWrite(p.dst) != nil {
@@ -220,11 +241,14 @@ func signal(ch chan struct{}) {
 }
 
 // closeWrite ends one direction, or all of a connection that can't do that.
-func closeWrite(c net.Conn) error {
-	if h, ok := c.(interface{ CloseWrite() error }); ok {
-		return h.CloseWrite()
+func closeWrite(w io.Writer) error {
+	switch c := w.(type) {
+	case interface{ CloseWrite() error }:
+		return c.CloseWrite()
+	case io.Closer:
+		return c.Close()
 	}
-	return c.Close()
+	return nil
 }
 
 // reset closes without an orderly end and without waiting for anything.

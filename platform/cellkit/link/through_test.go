@@ -246,7 +246,7 @@ func TestLateProberGetsGrace(t *testing.T) {
 	p.answer(time.Millisecond)
 	recv(t, calls, time.Second, "change to up")
 	p.mu.Lock()
-	p.answered = time.Now().Add(-2 * time.Second) // the timer fires far too late
+	p.due = time.Now().Add(-time.Second) // the timer fires far too late
 	p.mu.Unlock()
 	p.expire()
 	if !p.Status().Up {
@@ -255,5 +255,32 @@ func TestLateProberGetsGrace(t *testing.T) {
 	recv(t, calls, time.Second, "change to down")
 	if s := p.Status(); s.Up || s.Reason != "no answer for 750ms" {
 		t.Errorf("status after the grace = %+v, want down", s)
+	}
+}
+
+// A dial that finishes after its link went down and came up again belongs to
+// the link that is gone.
+func TestStreamOfAnEarlierTermIsNotHeld(t *testing.T) {
+	t.Parallel()
+	p := newPeer(PeerConfig{Zone: "c2", TLS: mustTLS(t)}, newWire(), &counters{})
+	p.answer(time.Millisecond)
+	term := p.term
+	ended := 0
+	release, ok := p.hold(term, func() { ended++ })
+	if !ok {
+		t.Fatal("a stream of this term isn't held")
+	}
+	p.setDown("test")
+	release()
+	if ended != 1 {
+		t.Errorf("stream ended %d times, want once", ended)
+	}
+	p.answer(time.Millisecond)
+	if _, ok := p.hold(term, func() {}); ok {
+		t.Error("a stream of an earlier term is held")
+	}
+	p.setDown("test")
+	if open := p.Stats().Open; open != 0 || len(p.held) != 0 {
+		t.Errorf("open = %d, held = %d, want none", open, len(p.held))
 	}
 }
