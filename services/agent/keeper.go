@@ -184,7 +184,7 @@ func (k *keeper) once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if have > k.holder.Version() { // the database outlived the snapshots
+	if have > max(0, k.holder.Version()) { // the database outlived the snapshots
 		signed, err := k.db.stored(look)
 		if err != nil {
 			return err

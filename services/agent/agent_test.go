@@ -1,0 +1,45 @@
+package agent
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"example.com/cellmart/platform/cellkit/link"
+)
+
+func TestTargetsAreOpenOnlyToTheirPeers(t *testing.T) {
+	peers := map[string]string{"c2": "127.0.0.1:1", "global": "127.0.0.1:2"}
+	got, err := allow(map[string]string{"gateway": "a:1", "gateway-public": "a:2", "agent": "a:3", "nats": "a:4"}, peers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for target, want := range map[string][]string{
+		"gateway":        {link.AgentName("c2")},
+		"gateway-public": {link.EdgeName},
+		"agent":          {link.AgentName("c2"), link.AgentName("global")},
+		"nats":           {link.AgentName("c2")},
+	} {
+		have := got[target].Allow
+		slices.Sort(have)
+		if !slices.Equal(have, want) {
+			t.Errorf("%s may be opened by %v, want %v", target, have, want)
+		}
+	}
+	if _, err := allow(map[string]string{"postgres": "a:1"}, peers); err == nil {
+		t.Error("a target that nobody may open was accepted")
+	}
+}
+
+func TestBadConfigIsSaidAtOnce(t *testing.T) {
+	env := map[string]string{
+		"CELL": "c1", "AGENT_PEERS": "c2", "AGENT_TARGETS": "gateway=1.2.3.4:1,gateway=1.2.3.4:2", "ROUTE_KEY": "short",
+	}
+	_, r := loadConfig(func(k string) string { return env[k] })
+	text := r.Err().Error()
+	for _, want := range []string{"AGENT_PEERS", "AGENT_TARGETS", "ROUTE_KEY", "PG_DSN", "OPERATOR_KEY", "PKI_DIR"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("nothing is said of %s in %q", want, text)
+		}
+	}
+}
