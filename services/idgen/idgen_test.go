@@ -96,7 +96,7 @@ func TestValidate(t *testing.T) {
 // Numbers of kinds are stored: their order must never change.
 func TestKindNumbersStand(t *testing.T) {
 	t.Parallel()
-	for want, kind := range []string{"", "user", "product", "sku", "order", "transfer", "hold"} {
+	for want, kind := range []string{"", "user", "product", "sku", "order", "transfer", "hold", "address", "deposit"} {
 		if got := number(kind); got != want {
 			t.Errorf("number(%q) = %d, want %d", kind, got, want)
 		}

@@ -16,10 +16,12 @@ const (
 	Order    = "order"
 	Transfer = "transfer"
 	Hold     = "hold"
+	Address  = "address"
+	Deposit  = "deposit"
 )
 
 // Kinds lists the kinds; a kind's number is its place, from 1.
-func Kinds() []string { return []string{User, Product, SKU, Order, Transfer, Hold} }
+func Kinds() []string { return []string{User, Product, SKU, Order, Transfer, Hold, Address, Deposit} }
 
 // What idgen refuses a lease with.
 var (
