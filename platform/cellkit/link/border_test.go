@@ -1,7 +1,6 @@
 package link
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -14,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"example.com/cellmart/platform/cellkit/errs"
 )
@@ -208,24 +209,36 @@ func TestHalfCloseGoesBothWays(t *testing.T) {
 func TestManyStreams(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, echoTargets(t), "c1", "c2")
-	var wg sync.WaitGroup
-	for i := range 200 {
-		wg.Go(func() {
-			conn, err := w.zones["c1"].dialer.Dial(t.Context(), "c2", "gateway")
-			if err != nil {
-				t.Errorf("stream %d: %v", i, err)
-				return
-			}
-			defer conn.Close()
-			for j := range 20 {
-				if err := exchange(conn, strings.Repeat(fmt.Sprintf("%d/%d ", i, j), 50)); err != nil {
-					t.Errorf("stream %d: %v", i, err)
-					return
-				}
-			}
+	conns := make([]net.Conn, 200)
+	var opening errgroup.Group
+	opening.SetLimit(8) // both agents and all clients share this process's CPUs
+	for i := range conns {
+		opening.Go(func() (err error) {
+			conns[i], err = w.zones["c1"].dialer.Dial(t.Context(), "c2", "gateway")
+			return err
 		})
 	}
-	wg.Wait()
+	if err := opening.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if open := w.zones["c1"].border.Stats()["c2"].Open; open != 200 {
+		t.Errorf("open streams = %d, want 200", open)
+	}
+	var talking errgroup.Group
+	for i, conn := range conns {
+		talking.Go(func() error {
+			defer conn.Close()
+			for j := range 10 {
+				if err := exchange(conn, strings.Repeat(fmt.Sprintf("%d/%d ", i, j), 50)); err != nil {
+					return fmt.Errorf("stream %d: %w", i, err)
+				}
+			}
+			return nil
+		})
+	}
+	if err := talking.Wait(); err != nil {
+		t.Error(err)
+	}
 	waitFor(t, 2*time.Second, "all streams are over", func() bool {
 		return w.zones["c1"].border.Stats()["c2"].Open == 0 && w.zones["c2"].border.Stats()["c1"].Open == 0
 	})
@@ -272,8 +285,7 @@ type zeros struct{}
 func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
 func TestRunLeavesNothing(t *testing.T) {
-	// Not parallel: it counts goroutines.
-	before := runtime.NumGoroutine()
+	// Not parallel: it looks at all goroutines.
 	func() {
 		w := newWorld(t, echoTargets(t), "c1", "c2")
 		c1, c2 := w.zones["c1"], w.zones["c2"]
@@ -299,15 +311,16 @@ func TestRunLeavesNothing(t *testing.T) {
 			t.Error("dial went through after Run's end")
 		}
 	}()
-	// The echo server's end comes with the test's.
-	allowed := before + 4
-	waitFor(t, 3*time.Second, "goroutines are gone", func() bool { return runtime.NumGoroutine() <= allowed })
-	var stacks bytes.Buffer
+	// What closes a connection when ctx ends may be a moment behind; nothing
+	// else, so the limit is for a busy machine.
 	buf := make([]byte, 1<<20)
-	stacks.Write(buf[:runtime.Stack(buf, true)])
-	for _, name := range []string{".(*pipe)", ".(*Peer)", ".(*Border)", "link.splice(", "link.echo("} {
-		if strings.Contains(stacks.String(), name) {
-			t.Errorf("%s still runs:\n%s", name, stacks.String())
+	waitFor(t, 3*time.Second, "no goroutine of the two borders is left", func() bool {
+		stacks := string(buf[:runtime.Stack(buf, true)])
+		for _, name := range []string{".(*pipe).", ".(*Peer).", ".(*Border).", "link.splice(", "link.echo("} {
+			if strings.Contains(stacks, name) {
+				return false
+			}
 		}
-	}
+		return true
+	})
 }

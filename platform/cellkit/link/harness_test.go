@@ -47,7 +47,7 @@ func newWorld(t *testing.T, targets map[string]Target, names ...string) *world {
 		w.start(t, name, listeners[name], peers, targets)
 	}
 	for _, name := range names {
-		waitFor(t, 3*time.Second, name+" has all links up", func() bool {
+		waitFor(t, 10*time.Second, name+" has all links up", func() bool {
 			for _, s := range w.zones[name].border.Status() {
 				if !s.Up {
 					return false
