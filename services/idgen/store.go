@@ -133,7 +133,7 @@ func save(ctx context.Context, conn *pgxpool.Conn, ask idgenapi.LeaseRequest, wa
 		// pause stands. It begins above all that the journal knows.
 		b.Queue(`INSERT INTO idgen.kinds (kind, number, hi, incarnation, paused_until)
 			VALUES ($1, $2, (SELECT coalesce(max(hi), 0) FROM idgen.journal WHERE number = $2), $3, $4)
-			ON CONFLICT (kind) DO NOTHING`, ask.Kind, n, next.incarnation, next.pausedUntil)
+			ON CONFLICT DO NOTHING`, ask.Kind, n, next.incarnation, next.pausedUntil)
 	}
 	if lease.Hi > 0 {
 		b.Queue("INSERT INTO idgen.journal (number, lo, hi, holder) VALUES ($1, $2, $3, $4)", n, lease.Lo, lease.Hi, ask.Holder)
