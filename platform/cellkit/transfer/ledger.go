@@ -81,9 +81,7 @@ func Post(ctx context.Context, tx *pg.Tx, p Posting) error {
 		if made {
 			return fmt.Errorf("posting %s %s: the wallet did not take it", p.Ref, p.Step)
 		}
-		_, err = tx.Exec(ctx, `INSERT INTO cell.wallets (slot, user_id, currency) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`,
-			tx.Slot, p.User, p.Currency)
-		if err != nil {
+		if err := OpenWallet(ctx, tx, p.User, p.Currency); err != nil {
 			return err
 		}
 	}
@@ -199,4 +197,11 @@ func Statement(ctx context.Context, tx pgx.Tx, slot routing.Slot, user id.ID, cu
 		return nil, err
 	}
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Entry])
+}
+
+// OpenWallet makes a user's wallet, empty, so that it can be shown.
+func OpenWallet(ctx context.Context, tx *pg.Tx, user id.ID, currency string) error {
+	_, err := tx.Exec(ctx, `INSERT INTO cell.wallets (slot, user_id, currency) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`,
+		tx.Slot, user, currency)
+	return err
 }

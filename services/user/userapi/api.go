@@ -1,0 +1,198 @@
+// Package userapi is what others may know of the user service: the wire types of
+// its API, the session token that every cell verifies by itself, and the client
+// for calls inside a cell.
+package userapi
+
+import (
+	"time"
+
+	"example.com/cellmart/platform/cellkit/errs"
+	"example.com/cellmart/platform/cellkit/id"
+)
+
+// The service's refusals, beside those of transfer (INSUFFICIENT_FUNDS ...) and
+// pg (IDEMPOTENCY_KEY_...).
+var (
+	ErrPhoneTaken   = errs.New(errs.Conflict, "PHONE_TAKEN", "this phone number has an account").At("phone")
+	ErrCredentials  = errs.New(errs.Unauthenticated, "INVALID_CREDENTIALS", "phone or password is wrong")
+	ErrRegistration = errs.New(errs.Conflict, "REGISTRATION_GONE", "this registration came to nothing, register again with another Idempotency-Key")
+	ErrBusy         = errs.New(errs.Exhausted, "TOO_MANY_LOGINS", "too many people log in at the moment, try again").After(time.Second)
+	ErrSellerOther  = errs.New(errs.Conflict, "ALREADY_SELLER", "this account has a shop with another name")
+	ErrNoPayee      = errs.New(errs.Unprocessable, "UNKNOWN_PAYEE", "nobody has this phone number").At("to_phone")
+	ErrTooMany      = errs.New(errs.Unprocessable, "TOO_MANY_ADDRESSES", "an account has at most 20 addresses")
+	ErrCellClosed   = errs.New(errs.Unavailable, "CELL_CLOSED", "this cell takes no new users at the moment").After(5 * time.Second)
+)
+
+// RegisterRequest is the body of POST /users.
+type RegisterRequest struct {
+	Phone    string `json:"phone"` // international, +8613800000001
+	Password string `json:"password"`
+	Name     string `json:"name"`
+}
+
+// LoginRequest is the body of POST /sessions.
+type LoginRequest struct {
+	Phone    string `json:"phone"`
+	Password string `json:"password"`
+}
+
+// User is a user as they see themselves.
+type User struct {
+	ID        id.ID     `json:"id"`
+	Name      string    `json:"name"`
+	Phone     string    `json:"phone"`
+	Seller    bool      `json:"seller"`
+	ShopName  string    `json:"shop_name,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+// Session is the answer of POST /users (201), POST /sessions and POST /seller.
+type Session struct {
+	Token     string    `json:"token"`
+	ExpiresAt time.Time `json:"expires_at"`
+	User      User      `json:"user"`
+}
+
+// The states of an operation.
+const (
+	OperationPending = "PENDING"
+	OperationDone    = "DONE"
+	OperationFailed  = "FAILED"
+)
+
+// Operation is how a registration stands. Done names the user that it made; a
+// retry at another gateway names the one that the first made.
+type Operation struct {
+	ID     id.ID  `json:"id"`
+	State  string `json:"state"`
+	UserID id.ID  `json:"user_id,omitzero"`
+	Reason string `json:"reason,omitempty"` // FAILED: PHONE_TAKEN, REGISTRATION_GONE
+}
+
+// PatchMe is the body of PATCH /me; what isn't there stays.
+type PatchMe struct {
+	Name *string `json:"name"`
+}
+
+// AddressRequest is the body of POST /me/addresses.
+type AddressRequest struct {
+	Recipient string `json:"recipient"`
+	Phone     string `json:"phone"`
+	Line      string `json:"line"`
+	City      string `json:"city"`
+	Postcode  string `json:"postcode"`
+}
+
+// Address is where parcels go.
+type Address struct {
+	ID        id.ID     `json:"id"`
+	Recipient string    `json:"recipient"`
+	Phone     string    `json:"phone"`
+	Line      string    `json:"line"`
+	City      string    `json:"city"`
+	Postcode  string    `json:"postcode,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+// Addresses is the answer of GET /me/addresses.
+type Addresses struct {
+	Items []Address `json:"items"`
+}
+
+// SellerRequest is the body of POST /seller.
+type SellerRequest struct {
+	ShopName string `json:"shop_name"`
+}
+
+// Balance is the money of one currency, in minor units.
+type Balance struct {
+	Currency  string `json:"currency"`
+	Available int64  `json:"available"`
+	Frozen    int64  `json:"frozen"`
+}
+
+// Wallet is the answer of GET /wallet.
+type Wallet struct {
+	Balances []Balance `json:"balances"`
+}
+
+// Entry is one line of a statement: Amount moved from account From to account To,
+// and the balances after it.
+type Entry struct {
+	Seq       int64     `json:"seq"`
+	From      string    `json:"from"`
+	To        string    `json:"to"`
+	Amount    int64     `json:"amount"`
+	Currency  string    `json:"currency"`
+	Ref       string    `json:"ref"`  // transfer:<id>, order:<id>, deposit:<id>
+	Step      string    `json:"step"` // freeze, settle, reverse, credit, deposit, unfreeze
+	Memo      string    `json:"memo,omitempty"`
+	Available int64     `json:"available"`
+	Frozen    int64     `json:"frozen"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+// Statement is the answer of GET /wallet/statement.
+type Statement struct {
+	Items      []Entry `json:"items"`
+	NextCursor string  `json:"next_cursor,omitempty"`
+}
+
+// DepositRequest is the body of POST /wallet/deposits.
+type DepositRequest struct {
+	Amount   int64  `json:"amount"`
+	Currency string `json:"currency"` // CNY when empty
+}
+
+// Deposit is the answer of POST /wallet/deposits.
+type Deposit struct {
+	ID        id.ID     `json:"id"`
+	Amount    int64     `json:"amount"`
+	Currency  string    `json:"currency"`
+	Balance   Balance   `json:"balance"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+// TransferRequest is the body of POST /transfers: exactly one of the payees.
+type TransferRequest struct {
+	ToUser   id.ID  `json:"to_user"`
+	ToPhone  string `json:"to_phone"`
+	Amount   int64  `json:"amount"`
+	Currency string `json:"currency"` // CNY when empty
+	Memo     string `json:"memo"`
+}
+
+// Transfer is one transfer as one of its two parties sees it. State is FROZEN,
+// CANCELLING, SETTLED, REVERSED or REJECTED; in a payee's list it is CREDITED.
+type Transfer struct {
+	ID        id.ID      `json:"id"`
+	Direction string     `json:"direction"` // out, in
+	Kind      string     `json:"kind"`      // transfer, order
+	FromUser  id.ID      `json:"from_user"`
+	ToUser    id.ID      `json:"to_user"`
+	Amount    int64      `json:"amount"`
+	Currency  string     `json:"currency"`
+	State     string     `json:"state"`
+	Reason    string     `json:"reason,omitempty"`
+	Memo      string     `json:"memo,omitempty"`
+	OrderID   id.ID      `json:"order_id,omitzero"`
+	CreatedAt time.Time  `json:"created_at"`
+	Deadline  *time.Time `json:"deadline,omitempty"`
+	EndedAt   *time.Time `json:"ended_at,omitempty"`
+}
+
+// Transfers is the answer of GET /transfers.
+type Transfers struct {
+	Items      []Transfer `json:"items"`
+	NextCursor string     `json:"next_cursor,omitempty"`
+}
+
+// LookupRequest asks inside a cell whose a phone is (POST /internal/lookup).
+type LookupRequest struct {
+	Phone string `json:"phone"`
+}
+
+// LookupAnswer names the user. Nobody's phone is 404 NOT_FOUND.
+type LookupAnswer struct {
+	UserID id.ID `json:"user_id"`
+}
