@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"example.com/cellmart/platform/cellkit/bus"
@@ -48,6 +49,9 @@ func (s *Service) answer(ctx context.Context, tx *pg.Tx, e Event, h Hold, ttl ti
 		ttl = s.ttl
 	}
 	out, err := s.store.step(ctx, tx, e, h, ttl)
+	if errors.Is(err, errOther) {
+		return bus.Reply{}, bus.Park(err)
+	}
 	if err != nil {
 		return bus.Reply{}, err
 	}

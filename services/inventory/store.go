@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/cellmart/platform/cellkit/bus"
 	"example.com/cellmart/platform/cellkit/id"
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/routing"
@@ -39,7 +38,7 @@ func (s store) step(ctx context.Context, tx *pg.Tx, e Event, m Hold, ttl time.Du
 		return outcome{}, err
 	}
 	if h.State != Unknown && !h.same(m) {
-		return outcome{}, bus.Park(fmt.Errorf("hold %d: %w", m.ID, errOther))
+		return outcome{}, fmt.Errorf("hold %d: %w", m.ID, errOther)
 	}
 	was := h.State
 	if was == Unknown {
