@@ -51,7 +51,7 @@ type timing struct {
 	heartbeat time.Duration // the server shows that long at most that it still knows the pull
 	ackWait   time.Duration // then the server gives the message again
 	nakFirst  time.Duration // delay after the first failure, doubling
-	nakLast   time.Duration
+	nakLast   time.Duration // long enough that some thousand messages that can't be handled leave room for others
 	silent    time.Duration // nothing came that long: look whether something should have
 }
 
@@ -80,7 +80,7 @@ func NewConsumer(o ConsumerOptions) *Consumer {
 		o: o, handlers: map[string]Handler{}, replies: map[string]ReplyHandler{}, work: make(chan struct{}, o.Workers),
 		timing: timing{
 			pull: 5 * time.Second, heartbeat: time.Second, ackWait: 10 * time.Second,
-			nakFirst: 100 * time.Millisecond, nakLast: 5 * time.Second, silent: 10 * time.Second,
+			nakFirst: 100 * time.Millisecond, nakLast: 15 * time.Second, silent: 10 * time.Second,
 		},
 	}
 	m := o.Metrics

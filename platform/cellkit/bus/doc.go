@@ -30,8 +30,13 @@
 //	same id, other kind or body           parked with an alarm, no reply
 //	slot moved                            the receiver sends it on to the owner, up to
 //	                                      4 hops, then acks; lost there: sent again
-//	handler fails for a passing reason    negative ack with delay
-//	handler fails for good, or 20 times   parked with an alarm, acked
+//	own database down, or lease over      nothing is pulled until it takes writes
+//	handler fails for a passing reason    negative ack with delay, 0.1 s to 15 s
+//	handler gives up (Park)               parked with an alarm, acked; copies too
+//	handler fails 20 times                parked with an alarm, acked; a later copy
+//	                                      that succeeds resolves it
+//	not a message                         parked in the cell's own slot
 //	consumer silent with messages pending watchdog makes it again
+//	database's clock jumps                a due time too far off counts as due
 //	link down                             nothing is lost, it waits in the stream
 package bus

@@ -16,6 +16,7 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -215,7 +216,7 @@ func (c *cell) consumer() *bus.Consumer {
 		Service: "toy", Cell: c.name, Pool: c.db.App, NATSURL: c.nats.URL, Dialer: link.Dialer{Addr: c.links.addr}, Table: c.table,
 		Log: logger(), Metrics: c.metrics,
 	})
-	con.Hurry(2*time.Second, 2*time.Second)
+	con.Hurry(2*time.Second, 2*time.Second, 200*time.Millisecond)
 	con.Handle("do.it", func(ctx context.Context, tx *pg.Tx, m bus.Message) (bus.Reply, error) {
 		return bus.Reply{Kind: "done.it", Body: map[string]string{"of": m.Key}}, effect(ctx, tx, "do "+m.Key)
 	})
@@ -270,6 +271,25 @@ func (c *cell) send(t testing.TB, from, to routing.Slot, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// open begins a transaction in a slot on a connection without the limits of the
+// pool, for tests that keep it open.
+func (c *cell) open(t testing.TB, slot routing.Slot) *pg.Tx {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), c.db.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(context.Background()) })
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "SELECT cell.enter($1, 1)", slot); err != nil {
+		t.Fatal(err)
+	}
+	return &pg.Tx{Tx: tx, Entry: pg.Entry{Slot: slot, Epoch: 1}}
 }
 
 // request is the message that send's request becomes.
