@@ -54,7 +54,9 @@ func ServeListener(ctx context.Context, ln net.Listener, h http.Handler, drain t
 		defer done()
 		// An error here is the end of the drain's time; what it cost is counted below.
 		_ = server.Shutdown(stop)
-		<-failed
+		if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+			failure = err
+		}
 	}
 	late := running.number()
 	cut()
@@ -62,7 +64,7 @@ func ServeListener(ctx context.Context, ln net.Listener, h http.Handler, drain t
 	if !running.wait(drain) {
 		return fmt.Errorf("%d requests did not end after they were cut", running.number())
 	}
-	if failure != nil && !errors.Is(failure, http.ErrServerClosed) {
+	if failure != nil {
 		return fmt.Errorf("serve on %s: %w", ln.Addr(), failure)
 	}
 	if late > 0 {
