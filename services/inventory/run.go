@@ -9,7 +9,6 @@ import (
 
 	"example.com/cellmart/platform/cellkit"
 	"example.com/cellmart/platform/cellkit/bus"
-	"example.com/cellmart/platform/cellkit/call"
 	"example.com/cellmart/platform/cellkit/env"
 	"example.com/cellmart/platform/cellkit/id"
 	"example.com/cellmart/platform/cellkit/link"
@@ -18,6 +17,7 @@ import (
 	"example.com/cellmart/platform/cellkit/route"
 	"example.com/cellmart/platform/cellkit/web"
 	"example.com/cellmart/platform/routing"
+	"example.com/cellmart/services/catalog/catalogapi"
 	"example.com/cellmart/services/inventory/inventoryapi"
 )
 
@@ -79,9 +79,9 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	follower := route.Open(c.Route, holder)
 	s := &Service{store: store{pool}, ttl: c.HoldTTL, newWait: 2 * time.Second, log: log}
 	if c.CatalogURL != "" {
-		s.sellers = catalogClient{call.New(call.Options{
-			Service: "catalog", Cell: c.Cell, TargetCell: c.Cell, BaseURL: c.CatalogURL, Timeout: time.Second,
-		})}
+		near := catalogapi.NewClient(c.Cell, c.CatalogURL)
+		defer near.Close()
+		s.sellers = nearCatalog{near}
 	}
 	consumer := bus.NewConsumer(bus.ConsumerOptions{
 		Service: inventoryapi.Service, Cell: c.Cell, Pool: pool, NATSURL: c.Route.NATSURL, Dialer: link.Dialer{Addr: c.LinkAddr},
@@ -110,21 +110,13 @@ func ready(ping func(context.Context) error) func() error {
 	}
 }
 
-// catalogClient asks the catalog of the same cell.
-type catalogClient struct{ http *call.Client }
+// nearCatalog is the cell's own copy of the catalog.
+type nearCatalog struct{ *catalogapi.Client }
 
-func (c catalogClient) seller(ctx context.Context, sku id.ID) (id.ID, bool, error) {
-	var list struct {
-		Items []struct {
-			SKU    id.ID `json:"sku"`
-			Seller id.ID `json:"seller_id"`
-		} `json:"items"`
-	}
-	if err := c.http.JSON(ctx, "GET", "/internal/skus?ids="+sku.String(), nil, &list); err != nil {
+func (c nearCatalog) seller(ctx context.Context, sku id.ID) (id.ID, bool, error) {
+	list, err := c.SKUs(ctx, []id.ID{sku})
+	if err != nil || len(list) != 1 {
 		return 0, false, err
 	}
-	if len(list.Items) == 0 || list.Items[0].SKU != sku {
-		return 0, false, nil
-	}
-	return list.Items[0].Seller, true, nil
+	return list[0].Seller, true, nil
 }

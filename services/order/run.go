@@ -19,8 +19,10 @@ import (
 	"example.com/cellmart/platform/cellkit/route"
 	"example.com/cellmart/platform/cellkit/web"
 	"example.com/cellmart/platform/routing"
+	"example.com/cellmart/services/catalog/catalogapi"
 	"example.com/cellmart/services/idgen/idgenapi"
 	"example.com/cellmart/services/order/orderapi"
+	"example.com/cellmart/services/user/userapi"
 )
 
 // Config of the service.
@@ -98,12 +100,13 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		DialContext: dialer.DialContext(routing.Global, "idgen"), MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute,
 	}})
 	lease.Holder = c.Cell + "/order"
-	ids := id.NewClient(id.Options{Lease: lease.Lease, Kinds: []string{KindOrder, KindHold, KindTransfer}, Log: log})
+	ids := id.NewClient(id.Options{Lease: lease.Lease, Kinds: []string{idgenapi.Order, idgenapi.Hold, idgenapi.Transfer}, Log: log})
 
 	// the neighbours
-	near := func(service, url string) *call.Client {
-		return call.New(call.Options{Service: service, Cell: c.Cell, TargetCell: c.Cell, BaseURL: url, Timeout: time.Second})
-	}
+	users := call.New(call.Options{Service: "user", Cell: c.Cell, TargetCell: c.Cell, BaseURL: c.UserURL, Timeout: time.Second})
+	defer users.Close()
+	near := catalogapi.NewClient(c.Cell, c.CatalogURL)
+	defer near.Close()
 
 	// messages
 	consumer := bus.NewConsumer(bus.ConsumerOptions{
@@ -112,7 +115,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	decided := metrics.Counter("cellmart_order_decided_total", "Orders by what became of them, and those placed.", "what")
 	s := &Service{
 		store: store{pool}, ids: ids, waiters: &bus.Waiters{}, poke: consumer.Poke,
-		catalog: catalogClient{near("catalog", c.CatalogURL)}, addresses: userClient{near("user", c.UserURL)},
+		catalog: nearCatalog{near}, addresses: nearUsers{userapi.NewClient(users)},
 		reachable: reachable(c.Cell, holder, follower.Links()),
 		wait:      c.Wait, deadline: c.Deadline, holdTTL: c.HoldTTL, number: c.Numbers.Encode, log: log,
 		count: func(what string) { decided.WithLabelValues(what).Inc() },

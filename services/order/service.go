@@ -15,6 +15,7 @@ import (
 	"example.com/cellmart/platform/cellkit/id"
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/routing"
+	"example.com/cellmart/services/idgen/idgenapi"
 	"example.com/cellmart/services/inventory/inventoryapi"
 	"example.com/cellmart/services/order/orderapi"
 )
@@ -40,13 +41,6 @@ type waiters interface {
 	Wake(key string)
 	Until(ctx context.Context, key string, limit time.Duration, done func(context.Context) (bool, error)) (bool, error)
 }
-
-// The kinds of IDs that an order takes.
-const (
-	KindOrder    = "order"
-	KindHold     = "hold"
-	KindTransfer = "transfer"
-)
 
 // Service is the use cases of carts and orders.
 type Service struct {
@@ -184,16 +178,16 @@ func (s *Service) wanted(ctx context.Context, slot routing.Slot, user id.ID, ite
 // allocate gives the order, its holds and its payments their IDs: the order's and
 // the payments' carry the buyer's slot, a hold's the seller's.
 func (s *Service) allocate(o *Order) (err error) {
-	if o.ID, err = s.ids.Next(KindOrder, o.User.Slot()); err != nil {
+	if o.ID, err = s.ids.Next(idgenapi.Order, o.User.Slot()); err != nil {
 		return err
 	}
 	hold := map[id.ID]id.ID{}
 	for i := range o.Holds {
 		h := &o.Holds[i]
-		if h.ID, err = s.ids.Next(KindHold, h.Seller.Slot()); err != nil {
+		if h.ID, err = s.ids.Next(idgenapi.Hold, h.Seller.Slot()); err != nil {
 			return err
 		}
-		if h.Transfer, err = s.ids.Next(KindTransfer, o.User.Slot()); err != nil {
+		if h.Transfer, err = s.ids.Next(idgenapi.Transfer, o.User.Slot()); err != nil {
 			return err
 		}
 		hold[h.Seller] = h.ID
