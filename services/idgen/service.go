@@ -47,10 +47,10 @@ func (s *service) lease(ctx context.Context, ask idgenapi.LeaseRequest) (idgenap
 		}
 	case errors.Is(err, idgenapi.ErrClock):
 		s.count(ask.Kind, "clock")
-		log.Error("no lease: the clocks disagree", "alarm", "ids.clock", "err", err)
+		log.Error("no lease: the clocks disagree", "alarm", "ids.clock", "error", err)
 	case errors.Is(err, errOverlap):
 		s.count(ask.Kind, "overlap")
-		log.Error("no lease: it would overlap an older one", "alarm", "ids.overlap", "err", err)
+		log.Error("no lease: it would overlap an older one", "alarm", "ids.overlap", "error", err)
 	default:
 		s.count(ask.Kind, errs.From(err).Code)
 	}

@@ -162,7 +162,7 @@ func (c *Client) keep(ctx context.Context, s *source) {
 			return
 		}
 		s.failures.Add(1)
-		c.log.Warn("no lease of IDs", "kind", s.kind, "stock", s.stock(), "retry_in", backoff, "err", err)
+		c.log.Warn("no lease of IDs", "kind", s.kind, "stock", s.stock(), "retry_in", backoff, "error", err)
 		// Jitter, so that a fleet doesn't come back in step.
 		timer := time.NewTimer(backoff/2 + rand.N(backoff/2))
 		select {
@@ -185,7 +185,7 @@ func (c *Client) refill(ctx context.Context, s *source) error {
 	}
 	if err := check(lo, hi, floor, size, c.clock()); err != nil {
 		s.dropped.Add(1)
-		c.log.Error("a grant of IDs was dropped", "alarm", "ids.grant", "kind", s.kind, "lo", lo, "hi", hi, "floor", floor, "size", size, "err", err)
+		c.log.Error("a grant of IDs was dropped", "alarm", "ids.grant", "kind", s.kind, "lo", lo, "hi", hi, "floor", floor, "size", size, "error", err)
 		return err
 	}
 	s.append(lo, hi)

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/bits"
+
+	"example.com/cellmart/platform/routing"
 )
 
 // Numbers writes IDs as order numbers and reads them, e.g. 8R2K-7QF3M-XN09T.
@@ -82,10 +84,35 @@ func (n *Numbers) Encode(i ID) string {
 // Decode reads an order number: any case, O as 0, I and L as 1, each hyphen
 // optional. Anything Encode wouldn't write for some ID is ErrMalformed.
 func (n *Numbers) Decode(s string) (ID, error) {
-	if len(s) < symbols || len(s) > numberLen {
+	low, ok := readNumber(s)
+	if !ok {
 		return 0, ErrMalformed
 	}
-	var low uint64
+	mode := low >> modeBit & 1
+	slot := low & (1<<14 - 1)
+	seq := n.open(low>>14&MaxSeq, mode<<14|slot)
+	i := ID(mode<<modeBit | seq<<14 | slot)
+	if i == 0 {
+		return 0, ErrMalformed
+	}
+	return i, nil
+}
+
+// NumberSlot reads only the slot of an order number, for routing: that and the
+// check symbol need no key.
+func NumberSlot(s string) (routing.Slot, error) {
+	low, ok := readNumber(s)
+	if !ok {
+		return 0, ErrMalformed
+	}
+	return routing.SlotOf(int64(low)), nil
+}
+
+// readNumber gives the 63 bits below the version, the sequence still sealed.
+func readNumber(s string) (low uint64, ok bool) {
+	if len(s) < symbols || len(s) > numberLen {
+		return 0, false
+	}
 	var check, first byte
 	p := 0
 	for i := range len(s) {
@@ -94,7 +121,7 @@ func (n *Numbers) Decode(s string) (ID, error) {
 		}
 		v := valueOf[s[i]]
 		if v == bad || p == symbols {
-			return 0, ErrMalformed
+			return 0, false
 		}
 		switch {
 		case p == 0:
@@ -109,17 +136,7 @@ func (n *Numbers) Decode(s string) (ID, error) {
 		}
 		p++
 	}
-	if p != symbols || check != 0 || first>>3 != numberVersion {
-		return 0, ErrMalformed
-	}
-	mode := low >> modeBit & 1
-	slot := low & (1<<14 - 1)
-	seq := n.open(low>>14&MaxSeq, mode<<14|slot)
-	i := ID(mode<<modeBit | seq<<14 | slot)
-	if i == 0 {
-		return 0, ErrMalformed
-	}
-	return i, nil
+	return low, p == symbols && check == 0 && first>>3 == numberVersion
 }
 
 // A Feistel network over two halves of 24 bits; any round function makes it a

@@ -50,6 +50,9 @@ func TestNumbersGoBack(t *testing.T) {
 			if got, err := n.Decode(form); got != i || err != nil {
 				t.Fatalf("Decode(%q) = %d, %v, want %d", form, got, err, i)
 			}
+			if got, err := NumberSlot(form); got != i.Slot() || err != nil {
+				t.Fatalf("NumberSlot(%q) = %d, %v, want %d", form, got, err, i.Slot())
+			}
 		}
 	}
 }
@@ -104,6 +107,9 @@ func TestNumbersRefuse(t *testing.T) {
 	} {
 		if got, err := n.Decode(s); !errors.Is(err, ErrMalformed) {
 			t.Errorf("Decode(%q) = %d, %v, want ErrMalformed", s, got, err)
+		}
+		if got, err := NumberSlot(s); !errors.Is(err, ErrMalformed) {
+			t.Errorf("NumberSlot(%q) = %d, %v, want ErrMalformed", s, got, err)
 		}
 	}
 	if _, err := NewNumbers([]byte("short")); !errors.Is(err, ErrKey) {
