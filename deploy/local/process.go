@@ -23,7 +23,7 @@ func (p *Process) start(logs string) error {
 	if err != nil {
 		return err
 	}
-	defer log.Close()
+	defer log.Close() //nolint:errcheck // the process writes through its own
 	cmd := exec.Command(p.Argv[0], p.Argv[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = p.Dir, log, log
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + p.Dir, "TZ=UTC", "LC_ALL=C.UTF-8"}
@@ -114,12 +114,12 @@ var errDied = errors.New("ended while starting")
 func (p *Process) ready(ctx context.Context) error {
 	client := &http.Client{Timeout: time.Second}
 	defer client.CloseIdleConnections()
-	last := errors.New("not asked")
 	for {
 		if !p.Alive() {
 			return fmt.Errorf("%s: %w", p.Name, errDied)
 		}
-		if last = probe(ctx, client, p.Ready); last == nil {
+		last := probe(ctx, client, p.Ready)
+		if last == nil {
 			return nil
 		}
 		if err := pause(ctx, 50*time.Millisecond); err != nil {

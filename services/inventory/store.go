@@ -81,7 +81,7 @@ func (s store) lockHold(ctx context.Context, tx *pg.Tx, hold id.ID) (Hold, error
 	b.Queue(`SELECT order_id, buyer_slot, seller_id, state FROM inventory.holds WHERE slot = $1 AND id = $2`, tx.Slot, hold)
 	b.Queue(`SELECT sku, quantity FROM inventory.hold_lines WHERE slot = $1 AND hold_id = $2 ORDER BY sku`, tx.Slot, hold)
 	r := tx.SendBatch(ctx, &b)
-	defer r.Close()
+	defer r.Close() //nolint:errcheck // each answer is read below
 	if _, err := r.Exec(); err != nil {
 		return Hold{}, err
 	}

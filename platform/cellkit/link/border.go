@@ -90,7 +90,7 @@ func (b *Border) changed(zone string) {
 // has ended. Open streams are reset.
 func (b *Border) Run(ctx context.Context) error {
 	for _, p := range b.peers {
-		b.wg.Go(func() { p.Run(ctx) })
+		b.wg.Go(func() { _ = p.Run(ctx) }) // it ends with ctx only
 	}
 	b.wg.Go(func() { b.accept(ctx, b.conf.Border, b.serveBorder) })
 	b.wg.Go(func() { b.accept(ctx, b.conf.Local, b.serveLocal) })

@@ -138,7 +138,7 @@ func writeProblem(w io.Writer, err error) {
 		StatusCode: status, ProtoMajor: 1, ProtoMinor: 1, Header: h, Close: true,
 		Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)),
 	}
-	r.Write(w)
+	_ = r.Write(w) // the dialer is gone, then
 }
 
 // readProblem turns the listener's refusal back into the error it stands for.

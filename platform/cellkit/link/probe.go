@@ -127,7 +127,7 @@ func echo(ctx context.Context, s *stream, w *wire) {
 	abort := sync.OnceFunc(func() { close(stop); reset(s) })
 	defer context.AfterFunc(ctx, abort)()
 	newPipe(s, s, stop, abort, w.in, w.out).run()
-	s.Close()
+	_ = s.Close()
 }
 
 // answer notes a pong.

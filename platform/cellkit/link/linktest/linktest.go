@@ -86,7 +86,7 @@ func readTable(path string, inodes map[string]bool) ([]Socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // only read
 	var out []Socket
 	lines := bufio.NewScanner(f)
 	lines.Scan() // the heading
