@@ -14,11 +14,12 @@ import (
 // Headers between gateway and services. The gateway strips the X-Cellmart ones
 // from requests that come from outside; the others are public.
 const (
-	HeaderUser           = "X-Cellmart-User"  // the authenticated user's ID
-	HeaderSlot           = "X-Cellmart-Slot"  // the slot the request is about
-	HeaderEpoch          = "X-Cellmart-Epoch" // its epoch in the router's table
-	HeaderHop            = "X-Cellmart-Hop"   // forwards between gateways so far
-	HeaderFrom           = "X-Cellmart-From"  // the calling cell
+	HeaderUser           = "X-Cellmart-User"   // the authenticated user's ID
+	HeaderSlot           = "X-Cellmart-Slot"   // the slot the request is about
+	HeaderSeller         = "X-Cellmart-Seller" // "true" when that user's token says seller
+	HeaderEpoch          = "X-Cellmart-Epoch"  // its epoch in the router's table
+	HeaderHop            = "X-Cellmart-Hop"    // forwards between gateways so far
+	HeaderFrom           = "X-Cellmart-From"   // the calling cell
 	HeaderRequestID      = "X-Request-Id"
 	HeaderCell           = "X-Cell"          // who served
 	HeaderRouteVersion   = "X-Route-Version" // the table that the server held

@@ -26,6 +26,7 @@ const (
 	HeaderUser           = call.HeaderUser
 	HeaderSlot           = call.HeaderSlot
 	HeaderEpoch          = call.HeaderEpoch
+	HeaderSeller         = call.HeaderSeller
 	HeaderHop            = call.HeaderHop
 	HeaderFrom           = call.HeaderFrom
 	HeaderRequestID      = call.HeaderRequestID
