@@ -1,0 +1,183 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"example.com/cellmart/platform/cellkit/relay"
+	"example.com/cellmart/platform/routing"
+)
+
+// refusedFor is how long an instance that refused a connection is asked last.
+const refusedFor = 500 * time.Millisecond
+
+// service is a service of the own cell: one or more instances.
+type service struct {
+	name      string
+	transport http.RoundTripper
+	instances []*instance
+	turn      atomic.Uint64
+}
+
+type instance struct {
+	base      string
+	refusedAt atomic.Int64 // Unix nanoseconds of the last refused connection
+}
+
+func newService(name string, urls []string) *service {
+	s := &service{name: name, transport: relay.NewTransport((&net.Dialer{}).DialContext, 500*time.Millisecond)}
+	for _, u := range urls {
+		s.instances = append(s.instances, &instance{base: u})
+	}
+	return s
+}
+
+// order lists the instances in turn, those that just refused a connection last.
+func (s *service) order() []*instance {
+	n := len(s.instances)
+	first := int(s.turn.Add(1) % uint64(n))
+	good, bad := make([]*instance, 0, n), []*instance(nil)
+	now := time.Now().UnixNano()
+	for i := range n {
+		in := s.instances[(first+i)%n]
+		if now-in.refusedAt.Load() < int64(refusedFor) {
+			bad = append(bad, in)
+		} else {
+			good = append(good, in)
+		}
+	}
+	return append(good, bad...)
+}
+
+// send asks the instances in order until one is reached. What may have been sent
+// is sent once more, to the next one or the same, only if it's repeatable and
+// the connection broke: an instance that is slow isn't helped by a second copy.
+func (s *service) send(ctx context.Context, q relay.Request, limit time.Duration) (*http.Response, error) {
+	order := s.order()
+	again := q.Repeatable()
+	var failure error
+	for i := 0; i < len(order); i++ {
+		res, err := relay.Send(ctx, s.transport, order[i].base, q, limit)
+		if err == nil {
+			return res, nil
+		}
+		failure = err
+		var lost *relay.Lost
+		if !errors.As(err, &lost) || ctx.Err() != nil || errors.Is(err, relay.ErrSlow) {
+			return nil, err
+		}
+		switch {
+		case !lost.Sent:
+			order[i].refusedAt.Store(time.Now().UnixNano())
+		case again:
+			again = false
+			order = append(order, order[i])
+		default:
+			return nil, err
+		}
+	}
+	return nil, failure
+}
+
+// peer is another cell's gateway, or the catalog's writer, through the link.
+type peer struct {
+	zone      string
+	base      string
+	transport *http.Transport
+	breaker   *relay.Breaker
+	running   bool // guarded by peers.mu
+}
+
+// dialFunc dials a target of a zone, as link.Dialer.DialContext gives it.
+type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// connectLimit bounds a dial through the link: before the agent knows that a
+// cell is gone, a dial gets no answer.
+const connectLimit = time.Second
+
+// peers has a peer for each other cell in the table, each with its breaker.
+type peers struct {
+	own    string
+	dial   func(zone, target string) dialFunc
+	log    *slog.Logger
+	notify func(zone string, up bool)
+
+	mu     sync.Mutex
+	byCell map[string]*peer
+}
+
+func newPeers(own string, dial func(zone, target string) dialFunc, log *slog.Logger, notify func(zone string, up bool)) *peers {
+	return &peers{own: own, dial: dial, log: log, notify: notify, byCell: map[string]*peer{}}
+}
+
+func (p *peers) get(cell string) *peer {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	found, ok := p.byCell[cell]
+	if !ok {
+		dial := p.dial(cell, "gateway")
+		found = newPeer(cell, "http://gateway."+cell, dial)
+		found.breaker = relay.NewBreaker(relay.BreakerOptions{
+			Probe: relay.Probe(dial, found.base),
+			OnChange: func(open bool, why error) {
+				p.notify(cell, !open)
+				if open {
+					found.transport.CloseIdleConnections()
+					p.log.Warn("cell doesn't answer", "target", cell, "error", why)
+					return
+				}
+				p.log.Info("cell answers again", "target", cell)
+			},
+		})
+		p.byCell[cell] = found
+		p.notify(cell, true)
+	}
+	return found
+}
+
+func newPeer(zone, base string, dial dialFunc) *peer {
+	return &peer{zone: zone, base: base, transport: relay.NewTransport(dial, connectLimit)}
+}
+
+// run keeps health calls going to every cell that a table has named, until ctx
+// ends. A cell that leaves the table is not forgotten: calls cost little, and
+// its name may come back.
+func (p *peers) run(ctx context.Context, tables *routing.Holder) {
+	var probing sync.WaitGroup
+	defer probing.Wait()
+	for ctx.Err() == nil {
+		changed := tables.Changed()
+		if t := tables.Load(); t != nil {
+			for _, c := range t.Cells() {
+				if c.Name != p.own {
+					p.start(ctx, &probing, p.get(c.Name))
+				}
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (p *peers) start(ctx context.Context, probing *sync.WaitGroup, to *peer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !to.running {
+		to.running = true
+		probing.Go(func() { to.breaker.Run(ctx) })
+	}
+}
+
+// newWriter makes the way to the catalog's writer. It is asked rarely and has no
+// health path, so it has no breaker: the link's state and the limits do.
+func newWriter(dial func(zone, target string) dialFunc) *peer {
+	return newPeer(routing.Global, "http://catalog.global", dial(routing.Global, "catalog"))
+}

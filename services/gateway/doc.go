@@ -1,0 +1,37 @@
+// Package gateway is a cell's way in: any gateway serves any user. It has no
+// store. It finds the slot that a request is about, sends the request to the
+// cell that owns the slot, and passes the answer on.
+//
+//	people, edge ──► ADDR ──────┐
+//	                            ├─► slot ─► owner ─┬─ own cell ──► user, order, inventory, catalog
+//	other gateways ─► PEER_ADDR ┘                  └─ other ─ one hop ─► link ─► its PEER_ADDR
+//	                                     POST /products ──► link ──► catalog writer (global)
+//
+// The slot is that of the logged-in user, of the ID or order number in the path,
+// of the user with the phone in a login (every cell has a copy of all phones),
+// or the cell's own for what every cell has (products) or makes (new users).
+// http.go's table says which. The token is verified here, offline, and once more
+// by the home's gateway.
+//
+// The X-Cellmart headers tell the services who asks about which slot at which
+// epoch. From outside they are thrown away; PEER_ADDR believes hop, slot and
+// epoch, since the border lets only other cells' agents in. What came over it is
+// answered here or refused with 421, never forwarded again.
+//
+// What is sent again: a request refused with 421, once, to the owner that the
+// refusal or the newest table names; one refused with SLOT_DRAINING, for 2 s;
+// one whose answer was lost, once, if it only reads or has an Idempotency-Key;
+// one that couldn't be sent, to the service's next instance.
+//
+//	what goes wrong                     answer
+//	malformed ID, number, unknown slot  404 before anything is asked; no default cell
+//	body over 64 kB                     413
+//	route table old                     421 corrects it; twice is 503 ROUTE_UNSETTLED
+//	slot being handed over              held 2 s, then 503 SLOT_DRAINING
+//	home unreachable                    503 CELL_UNREACHABLE with its name: within 1 s
+//	                                    before the breaker knows, at once after
+//	a write's answer lost               503 OUTCOME_UNKNOWN: ask again with the same key
+//	own service down or slow            503 UNAVAILABLE
+//	catalog writer unreachable          503 CATALOG_WRITER_DOWN; reading goes on
+//	control, NATS, agent down           the held route table stays
+package gateway

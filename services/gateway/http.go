@@ -1,0 +1,193 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"example.com/cellmart/platform/cellkit/call"
+	"example.com/cellmart/platform/cellkit/errs"
+	"example.com/cellmart/platform/cellkit/id"
+	"example.com/cellmart/platform/cellkit/obs"
+	"example.com/cellmart/platform/cellkit/relay"
+	"example.com/cellmart/platform/cellkit/web"
+	"example.com/cellmart/platform/routing"
+)
+
+const prefix = "/api/v1"
+
+// rules is every path that the gateway lets through; nothing under /internal/.
+func rules() []rule {
+	return []rule{
+		{"POST", "/users", svcUser, ofCell, anyone, "", ""},
+		{"GET", "/operations/:id", svcUser, ofID, anyone, "id", ""},
+		{"POST", "/sessions", svcUser, ofPhone, anyone, "", ""},
+		{"GET", "/me", svcUser, ofUser, users, "", ""},
+		{"PATCH", "/me", svcUser, ofUser, users, "", ""},
+		{"GET", "/me/addresses", svcUser, ofUser, users, "", ""},
+		{"POST", "/me/addresses", svcUser, ofUser, users, "", ""},
+		{"DELETE", "/me/addresses/:id", svcUser, ofUser, users, "id", ""},
+		{"GET", "/wallet", svcUser, ofUser, users, "", ""},
+		{"GET", "/wallet/statement", svcUser, ofUser, users, "", ""},
+		{"POST", "/wallet/deposits", svcUser, ofUser, users, "", ""},
+		{"POST", "/transfers", svcUser, ofUser, users, "", ""},
+		{"GET", "/transfers", svcUser, ofUser, users, "", ""},
+		{"GET", "/transfers/:id", svcUser, ofID, users, "id", ""},
+		{"POST", "/transfers/:id/cancel", svcUser, ofUser, users, "id", ""},
+		{"POST", "/seller", svcUser, ofUser, users, "", ""},
+
+		{"GET", "/products", svcCatalog, ofCell, anyone, "", "seller"},
+		{"GET", "/products/:id", svcCatalog, ofCell, anyone, "id", ""},
+		{"GET", "/categories", svcCatalog, ofCell, anyone, "", ""},
+		{"POST", "/products", svcWriter, ofUser, sellers, "", ""},
+		{"PATCH", "/products/:id", svcWriter, ofUser, sellers, "id", ""},
+
+		{"GET", "/seller/stock", svcInventory, ofUser, sellers, "", ""},
+		{"PUT", "/seller/stock/:sku", svcInventory, ofUser, sellers, "sku", ""},
+
+		{"GET", "/cart", svcOrder, ofUser, users, "", ""},
+		{"PUT", "/cart/items/:sku", svcOrder, ofUser, users, "sku", ""},
+		{"DELETE", "/cart/items/:sku", svcOrder, ofUser, users, "sku", ""},
+		{"POST", "/orders", svcOrder, ofUser, users, "", ""},
+		{"GET", "/orders", svcOrder, ofUser, users, "", ""},
+		{"GET", "/orders/:number", svcOrder, ofNumber, users, "number", ""},
+		{"POST", "/orders/:number/cancel", svcOrder, ofNumber, users, "number", ""},
+	}
+}
+
+// newHandler makes one of the gateway's two faces. The public one believes no
+// internal header; the peers' one is only reached through the border, which lets
+// other cells' agents in and nobody else, and never forwards.
+func newHandler(g *Gateway, log *slog.Logger, m *obs.Metrics, peers bool, p *page) http.Handler {
+	e := web.New(web.Options{
+		Service: "gateway", Cell: g.cell, Log: log, Timeout: g.limits.request,
+		RouteVersion: g.table.Version, Metrics: m,
+	})
+	for _, r := range rules() {
+		e.Add(r.method, prefix+r.path, g.handler(r, peers))
+	}
+	if p != nil {
+		p.register(e)
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Health calls come many times a second: no log line, no figure.
+		if r.URL.Path == "/livez" && r.Method == http.MethodGet {
+			fmt.Fprintln(w, "ok")
+			return
+		}
+		e.ServeHTTP(w, r)
+	})
+}
+
+func (g *Gateway) handler(r rule, peers bool) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		j := job{rule: r}
+		found, err := g.check(r, c)
+		if err != nil {
+			return err
+		}
+		if peers {
+			if j.from, err = arrivalOf(c.Request().Header); err != nil {
+				return err
+			}
+		}
+		j.authorization = c.Request().Header.Get("Authorization")
+		who, err := r.authenticate(g.verify, g.table.Load(), j.authorization, g.now())
+		if err != nil {
+			if errs.IsKind(err, errs.Unauthenticated) {
+				c.Response().Header().Set("WWW-Authenticate", `Bearer realm="cellmart"`)
+			}
+			return err
+		}
+		j.user = who.User
+		q, err := relay.Read(c.Request())
+		if err != nil {
+			return err
+		}
+		if j.slot, err = g.slotOf(c.Request().Context(), j, found, q.Body); err != nil {
+			return err
+		}
+		if j.at, err = g.locate(c.Request().Context(), j); err != nil {
+			return err
+		}
+		// The log line has the slot then.
+		route := call.Route{Cell: g.cell, Slot: j.at.slot, Epoch: j.at.epoch, User: j.user}
+		c.SetRequest(c.Request().WithContext(call.WithRoute(c.Request().Context(), route)))
+		return g.serve(c.Request().Context(), c.Response(), j, q)
+	}
+}
+
+// check reads the IDs in path and query before anything else: what can't be an
+// ID costs no call, and is 404 like one that doesn't exist.
+func (g *Gateway) check(r rule, c echo.Context) (found id.ID, err error) {
+	text := c.Param(r.param)
+	switch {
+	case r.slot == ofNumber:
+		found, err = g.numbers.Decode(text)
+	case r.param != "":
+		found, err = id.Parse(text)
+	}
+	if err != nil {
+		return 0, errs.ErrNotFound.Because(err)
+	}
+	if text := c.QueryParam(r.query); r.query != "" && text != "" {
+		if _, err := id.Parse(text); err != nil {
+			return 0, errs.Field(r.query, "is not an ID")
+		}
+	}
+	return found, nil
+}
+
+// slotOf finds the slot that a request is about.
+func (g *Gateway) slotOf(ctx context.Context, j job, found id.ID, body []byte) (routing.Slot, error) {
+	switch j.rule.slot {
+	case ofUser:
+		return j.user.Slot(), nil
+	case ofID, ofNumber:
+		return found.Slot(), nil
+	case ofPhone:
+		if j.from.hopped { // the other gateway has looked the phone up
+			return j.from.slot, nil
+		}
+		user, err := g.lookup(ctx, body)
+		if err != nil {
+			return 0, err
+		}
+		if user != 0 {
+			return user.Slot(), nil
+		}
+		// Nobody has the phone, or the body is wrong: the own user service says
+		// so, in the same words and time as for a wrong password.
+	}
+	return g.ownSlot()
+}
+
+// ownSlot is the slot of what belongs to this cell.
+func (g *Gateway) ownSlot() (routing.Slot, error) {
+	t := g.table.Load()
+	if t == nil {
+		return 0, errs.ErrUnavailable.Because(errors.New("no route table yet"))
+	}
+	slot, ok := t.CellSlot(g.cell)
+	if !ok {
+		return 0, errs.ErrUnavailable.Because(fmt.Errorf("route table %d has no cell %s", t.Version(), g.cell))
+	}
+	return slot, nil
+}
+
+// phoneIn reads the phone of a login. What isn't one is empty: the user service
+// has the words for it.
+func phoneIn(body []byte) string {
+	var in struct {
+		Phone string `json:"phone"`
+	}
+	if json.Unmarshal(body, &in) != nil {
+		return ""
+	}
+	return in.Phone
+}
