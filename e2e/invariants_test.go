@@ -45,7 +45,7 @@ func TestPlantedViolationsAreNamed(t *testing.T) {
 			"UPDATE inventory.stock SET free = free + 1, held = held - 1 WHERE sku = " + sku, "SKU " + sku},
 		{"I6", "c2", "UPDATE inventory.holds SET state = 'RELEASED' WHERE order_id = " + order,
 			"UPDATE inventory.holds SET state = 'CONFIRMED' WHERE order_id = " + order, "order " + order},
-		{"I7", "c2", "UPDATE users.users u SET phone_hash = decode('00ff', 'hex') WHERE id = " + friend.id,
+		{"I7", "c2", "UPDATE users.users u SET phone_mac = decode('00ff', 'hex') WHERE id = " + friend.id,
 			"", "user " + friend.id},
 		{"I9", "c1", "UPDATE cell.idempotency SET ref = 'x' || ref WHERE ref = 'order:" + order + "'",
 			"UPDATE cell.idempotency SET ref = substr(ref, 2) WHERE ref = 'xorder:" + order + "'", "order " + order},
@@ -54,7 +54,7 @@ func TestPlantedViolationsAreNamed(t *testing.T) {
 		t.Run(p.id, func(t *testing.T) {
 			undo := p.undo
 			if p.id == "I7" {
-				undo = "UPDATE users.users SET phone_hash = decode('" + text(t, p.cell, "SELECT encode(phone_hash, 'hex') FROM users.users WHERE id = "+friend.id) + "', 'hex') WHERE id = " + friend.id
+				undo = "UPDATE users.users SET phone_mac = decode('" + text(t, p.cell, "SELECT encode(phone_mac, 'hex') FROM users.users WHERE id = "+friend.id) + "', 'hex') WHERE id = " + friend.id
 			}
 			plant(t, p.cell, p.do)
 			out, code := cellctl(t, "invariants", "-o", "json")

@@ -206,7 +206,7 @@ func (u *shopper) sell(t testing.TB, price, stock int64) string {
 	u.want(t, http.StatusCreated, "POST", "/seller", fresh("seller"), map[string]any{"shop_name": fresh("Shop")})
 	u.login(t, u.via) // the token says so now
 	p := u.want(t, http.StatusCreated, "POST", "/products", fresh("prod"), map[string]any{
-		"title": fresh("Teapot"), "description": "for one", "category": "kitchen",
+		"title": fresh("Teapot"), "description": "for one", "category": "home",
 		"skus": []map[string]any{{"title": "red", "price": price, "currency": "CNY"}},
 	})
 	sku := p.str("skus.0.id")

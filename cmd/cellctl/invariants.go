@@ -32,6 +32,11 @@ func invariants(ctx context.Context, c *cli, args []string) error {
 				fmt.Fprintln(w, "       ", v)
 			}
 		}
+		if len(results) > 0 {
+			for _, m := range results[0].Missing {
+				fmt.Fprintln(w, "not read:", m)
+			}
+		}
 	})
 	if err == nil && !holds {
 		err = errFails

@@ -158,7 +158,7 @@ func (l *layout) services() []Process {
 			"CONTROL_PKI_DIR": l.pki(), "CONTROL_INIT": l.initial(),
 		}),
 		l.service(0, 2, "idgen", map[string]string{
-			"IDGEN_ADDR": l.addr(0, portIDGen), "IDGEN_PG_DSN": l.dsn("cellmart_migrate", l.secrets.Migrate, 0, portIDGenPG),
+			"IDGEN_ADDR": l.addr(0, portIDGen), "IDGEN_PG_DSN": l.dsn("cellmart_app", l.secrets.App, 0, portIDGenPG),
 		}),
 		l.service(0, 3, "catalog-writer", map[string]string{
 			"CATALOG_WRITER_ADDR": l.addr(0, portCatalog), "CATALOG_WRITER_PG_DSN": global,

@@ -184,7 +184,8 @@ func initDatabases(ctx context.Context, l *layout, found programs, stores []Proc
 			continue
 		}
 		group.Go(func() error {
-			if err := os.MkdirAll(p.Dir, 0o700); err != nil {
+			// The folders above must let the user in that Postgres runs as.
+			if err := errors.Join(os.MkdirAll(filepath.Dir(p.Dir), 0o755), os.Mkdir(p.Dir, 0o700)); err != nil {
 				return err
 			}
 			if err := give(p.Dir, found.pgUser); err != nil {

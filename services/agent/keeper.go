@@ -102,7 +102,11 @@ func (k *keeper) controlAge() time.Duration {
 // peers hand theirs on.
 func (k *keeper) fetch(ctx context.Context) error {
 	for ctx.Err() == nil {
-		t, signed, err := k.control(ctx, k.holder.Version(), pollWait)
+		wait := pollWait
+		if k.controlAge() < 0 { // the first answer says that control is there
+			wait = 0
+		}
+		t, signed, err := k.control(ctx, k.holder.Version(), wait)
 		if err == nil {
 			k.mu.Lock()
 			k.answered = time.Now()

@@ -196,7 +196,7 @@ func beginnings(ctx context.Context, tx pgx.Tx, f *agentapi.Facts) error {
 	if err := list(ctx, tx, &f.Transfers, `SELECT id, state, to_slot, to_user, amount, currency FROM cell.transfers`); err != nil {
 		return err
 	}
-	if err := list(ctx, tx, &f.Claims, `SELECT encode(phone_hash, 'hex'), state, user_id, user_slot FROM users.claims`); err != nil {
+	if err := list(ctx, tx, &f.Claims, `SELECT encode(phone_mac, 'hex'), state, user_id, user_slot FROM users.claims`); err != nil {
 		return err
 	}
 	rows, err := tx.Query(ctx, `SELECT o.id, o.state, h.hold_id, h.seller_slot, h.state,
@@ -222,7 +222,18 @@ func destinations(ctx context.Context, tx pgx.Tx, f *agentapi.Facts) error {
 	if err := list(ctx, tx, &f.Credits, `SELECT transfer_id, from_slot, state, user_id, amount, currency FROM cell.credits`); err != nil {
 		return err
 	}
-	if err := list(ctx, tx, &f.Users, `SELECT id, encode(phone_hash, 'hex'), claim_slot FROM users.users`); err != nil {
+	var phone string
+	rows, err := tx.Query(ctx, `SELECT id, encode(phone_mac, 'hex'), phone FROM users.users`)
+	if err != nil {
+		return err
+	}
+	var u agentapi.UserFact
+	_, err = pgx.ForEachRow(rows, []any{&u.ID, &u.Phone, &phone}, func() error {
+		u.Claim = routing.HashSlot(phone)
+		f.Users = append(f.Users, u)
+		return nil
+	})
+	if err != nil {
 		return err
 	}
 	return list(ctx, tx, &f.Holds, `SELECT id, order_id, buyer_slot, state,

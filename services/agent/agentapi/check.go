@@ -30,7 +30,7 @@ const shownViolations = 20 // of each invariant; the number found is said
 // difference certain although the cells go on working.
 type view struct {
 	local, before, dest, after map[string]Facts
-	missing                    []string // cells of which a part is missing
+	missing                    []string // cells of which a part is missing, and why
 }
 
 // Check reads all cells and says of each invariant whether it holds. Cells that
@@ -38,21 +38,21 @@ type view struct {
 func Check(ctx context.Context, agents map[string]*Client) []Result {
 	start := time.Now()
 	v := view{}
-	missing := map[string]bool{}
+	missing := map[string]error{}
 	for _, step := range []struct {
 		part string
 		to   *map[string]Facts
 	}{{PartSource, &v.before}, {PartDest, &v.dest}, {PartSource, &v.after}, {PartLocal, &v.local}} {
 		*step.to = read(ctx, agents, step.part, missing)
 	}
-	for cell := range missing {
-		v.missing = append(v.missing, cell)
+	for cell, err := range missing {
+		v.missing = append(v.missing, cell+": "+err.Error())
 	}
 	slices.Sort(v.missing)
 	return judge(v, start)
 }
 
-func read(ctx context.Context, agents map[string]*Client, part string, missing map[string]bool) map[string]Facts {
+func read(ctx context.Context, agents map[string]*Client, part string, missing map[string]error) map[string]Facts {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	out := map[string]Facts{}
@@ -62,7 +62,7 @@ func read(ctx context.Context, agents map[string]*Client, part string, missing m
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				missing[cell] = true
+				missing[cell] = err
 				return
 			}
 			out[cell] = f
@@ -95,7 +95,7 @@ func judge(v view, start time.Time) []Result {
 			r.OK = &ok
 		}
 		if len(v.missing) > 0 {
-			r.What += fmt.Sprintf(" (not read: %v)", v.missing)
+			r.Missing = v.missing
 		}
 		slices.Sort(found)
 		if len(found) > shownViolations {
@@ -235,6 +235,9 @@ func (j *judgement) phones(v view) {
 	claims := map[string]ClaimFact{}
 	for _, f := range v.after {
 		for _, c := range f.Claims {
+			if c.State == "RELEASED" {
+				continue
+			}
 			if other, ok := claims[c.Phone]; ok && other.User != c.User {
 				j.add("I7", "phone %.12s is claimed by user %s and by user %s", c.Phone, other.User, c.User)
 			}

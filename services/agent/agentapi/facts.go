@@ -106,5 +106,6 @@ type Result struct {
 	OK         *bool    `json:"ok"`
 	Checked    int64    `json:"checked"`
 	Violations []string `json:"violations"`
+	Missing    []string `json:"missing,omitempty"` // cells that could not be read, and why
 	AgeMS      int64    `json:"age_ms"`
 }
