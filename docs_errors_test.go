@@ -7,7 +7,6 @@ import (
 	"go/parser"
 	"go/token"
 	"maps"
-	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -17,7 +16,7 @@ import (
 	"example.com/cellmart/platform/cellkit/errs"
 )
 
-var update = flag.Bool("update", false, "write the generated part of docs/errors.md anew")
+var update = flag.Bool("update", false, "write the generated parts of docs/errors.md and docs/testing.md anew")
 
 // refusal is one errs.New call: what a program may compare, what a person reads.
 type refusal struct {
@@ -188,32 +187,7 @@ func TestErrorsDoc(t *testing.T) {
 	if len(all) < 30 {
 		t.Fatalf("found %d refusals: this test looks in the wrong place", len(all))
 	}
-	const page = "docs/errors.md"
-	have, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, below, ok := strings.Cut(string(have), generated)
-	if !ok {
-		t.Fatalf("%s has no line %s", page, generated)
-	}
-	want := errorTables(all)
-	if *update {
-		if err := os.WriteFile(page, []byte(head+generated+want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if below == want {
-		return
-	}
-	had := strings.Split(below, "\n")
-	for line := range strings.SplitSeq(want, "\n") {
-		if !slices.Contains(had, line) {
-			t.Errorf("missing: %s", line)
-		}
-	}
-	t.Errorf("%s isn't what the code has: go test . -run TestErrorsDoc -update", page)
+	checkGenerated(t, "docs/errors.md", generated, errorTables(all), "go test . -run TestErrorsDoc -update")
 }
 
 func TestRefusalsAreFound(t *testing.T) {
