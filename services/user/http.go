@@ -18,7 +18,8 @@ const pageSize, maxPage = 20, 100
 // routes is every path of the service. The gateway forwards what is under /api/
 // and nothing else.
 func (s *service) routes(e *echo.Echo) {
-	g := e.Group(api, web.RouteContext())
+	e.Use(web.RouteContext()) // on a group it would answer 404 where 405 is due
+	g := e.Group(api)
 	g.POST("/users", s.handleRegister)
 	g.GET("/operations/:id", s.handleOperation)
 	g.POST("/sessions", s.handleLogin)
@@ -36,7 +37,7 @@ func (s *service) routes(e *echo.Echo) {
 	g.GET("/transfers/:id", s.handleTransfer)
 	g.POST("/transfers/:id/cancel", s.handleTakeBack)
 
-	in := e.Group("/internal", web.RouteContext())
+	in := e.Group("/internal")
 	in.POST("/lookup", s.handleLookup)
 	in.GET("/users/:id", s.handleInternalUser)
 	in.GET("/users/:id/addresses/:address", s.handleInternalAddress)

@@ -114,7 +114,9 @@ func Run(ctx context.Context, p cellkit.Process) error {
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return web.Serve(ctx, cfg.Addr, e, cfg.Drain) })
-	group.Go(func() error { return obs.ServeInternal(ctx, cfg.InternalAddr, metrics, func() error { return s.ready(ctx) }) })
+	group.Go(func() error {
+		return obs.ServeInternal(ctx, cfg.InternalAddr, metrics, func() error { return s.ready(ctx) })
+	})
 	group.Go(func() error { return follower.Run(ctx) })
 	group.Go(func() error { return endsWith(ctx, ids.Run(ctx)) })
 	group.Go(func() error { return consumer.Run(ctx) })

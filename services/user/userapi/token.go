@@ -44,11 +44,10 @@ type Claims struct {
 // Sign makes a token: base64url(JSON) "." base64url(Ed25519 signature). KeyID is
 // set from the key.
 func Sign(key ed25519.PrivateKey, c Claims) (string, error) {
-	pub, ok := key.Public().(ed25519.PublicKey)
-	if !ok || len(key) != ed25519.PrivateKeySize {
+	if len(key) != ed25519.PrivateKeySize {
 		return "", fmt.Errorf("sign a token: the key has %d bytes", len(key))
 	}
-	c.KeyID = routing.KeyID(pub)
+	c.KeyID = routing.KeyID(key.Public().(ed25519.PublicKey))
 	payload, err := json.Marshal(c)
 	if err != nil {
 		return "", fmt.Errorf("sign a token: %w", err)

@@ -1,0 +1,164 @@
+package user
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"testing"
+
+	"example.com/cellmart/platform/cellkit/errs"
+	"example.com/cellmart/platform/cellkit/id"
+	"example.com/cellmart/services/user/userapi"
+)
+
+func TestCanonicalPhone(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"+8613800000001": "8613800000001", "008613800000001": "8613800000001", " +86 138-0000-0001 ": "8613800000001",
+		"+1 (415) 555.0100": "14155550100", "+12345678": "12345678", "+123456789012345": "123456789012345",
+		"13800000001": "", "8613800000001": "", "": "", "+": "", "00": "", "+1234567": "", "+1234567890123456": "", "+0123456789": "",
+		"+86138x0000001": "", "+86+138000000": "", "+٨٦١٣٨٠٠٠٠٠٠١": "", "++8613800000001": "", "+" + strings.Repeat(" ", 50) + "8613800000001": "",
+	} {
+		got, ok := CanonicalPhone(in)
+		if ok != (want != "") || ok && got != want {
+			t.Errorf("CanonicalPhone(%q) = %q, %v, want %q", in, got, ok, want)
+		}
+		if ok {
+			if again, ok := CanonicalPhone("+" + got); !ok || again != got {
+				t.Errorf("the canonical form of %q isn't stable: %q", in, again)
+			}
+		}
+	}
+}
+
+// Every state of a claim x who begins.
+func TestClaimGrant(t *testing.T) {
+	t.Parallel()
+	const me, other = id.ID(1), id.ID(2)
+	type want struct {
+		granted, write bool
+		winner         id.ID
+	}
+	for _, state := range []ClaimState{Unclaimed, Claimed, Confirmed, Released} {
+		for _, holder := range []id.ID{me, other} {
+			for _, op := range []string{"op", "another"} {
+				c := Claim{User: holder, OpID: op, State: state}
+				w := want{}
+				switch {
+				case state == Unclaimed:
+					w = want{granted: true, write: true}
+				case state == Released && holder == other:
+					w = want{granted: true, write: true} // the phone is free again
+				case state == Released: // but not for a late copy of what is gone
+				case holder == me:
+					w = want{granted: true}
+				case op == "op":
+					w = want{winner: other}
+				}
+				granted, write, winner := c.grant(me, "op")
+				if (want{granted, write, winner}) != w {
+					t.Errorf("claim %+v, BEGIN of 1 by op: %v, want %+v", c, want{granted, write, winner}, w)
+				}
+			}
+		}
+	}
+}
+
+func TestClaimConfirm(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		claim     Claim
+		write, ok bool
+	}{
+		{Claim{}, false, false},
+		{Claim{User: 1, State: Claimed}, true, true},
+		{Claim{User: 1, State: Confirmed}, false, true},
+		{Claim{User: 1, State: Released}, false, false},
+		{Claim{User: 2, State: Claimed}, false, false},
+		{Claim{User: 2, State: Confirmed}, false, false},
+	} {
+		if write, ok := c.claim.confirm(1); write != c.write || ok != c.ok {
+			t.Errorf("%+v confirmed by 1: %v, %v, want %v, %v", c.claim, write, ok, c.write, c.ok)
+		}
+	}
+}
+
+// Every state of a registration x every word of the home.
+func TestRegistrationSteps(t *testing.T) {
+	t.Parallel()
+	type step struct {
+		next     RegState
+		news, ok bool
+	}
+	for s, want := range map[RegState][3]step{ // granted, taken, asked
+		Pending: {{Active, true, true}, {Taken, true, true}, {Active, true, true}},
+		Active:  {{Active, false, true}, {Active, false, false}, {Active, false, true}},
+		Taken:   {{Taken, false, false}, {Taken, false, true}, {Taken, false, true}},
+		Gone:    {{Gone, false, false}, {Gone, false, true}, {Gone, false, true}},
+		"":      {{"", false, false}, {"", false, false}, {Gone, true, true}},
+	} {
+		var got [3]step
+		got[0].next, got[0].news, got[0].ok = s.onGrant()
+		got[1].next, got[1].news, got[1].ok = s.onTaken()
+		got[2].next, got[2].news = s.onAsk()
+		got[2].ok = true
+		if got != want {
+			t.Errorf("%q: %v, want %v", s, got, want)
+		}
+	}
+}
+
+func TestPasswords(t *testing.T) {
+	t.Parallel()
+	for in, ok := range map[string]bool{"1234567": false, "12345678": true, "密码密码密码密码": true, strings.Repeat("x", 128): true, strings.Repeat("x", 129): false} {
+		if err := checkPassword(in); (err == nil) != ok {
+			t.Errorf("checkPassword(%d bytes) = %v", len(in), err)
+		}
+	}
+	ctx := t.Context()
+	h := newHasher(2, 10)
+	hash, err := h.Hash(ctx, "correct horse")
+	if err != nil || !strings.HasPrefix(hash, "$argon2id$v=19$m=19456,t=2,p=1$") {
+		t.Fatalf("Hash = %q, %v", hash, err)
+	}
+	for password, want := range map[string]bool{"correct horse": true, "correct horsf": false, "": false} {
+		if got, err := h.Verify(ctx, hash, password); got != want || err != nil {
+			t.Errorf("Verify(%q) = %v, %v", password, got, err)
+		}
+	}
+	if got, err := h.Verify(ctx, "", "correct horse"); got || err != nil {
+		t.Errorf("nobody's password is right: %v, %v", got, err)
+	}
+	if _, err := h.Verify(ctx, "$2a$bcrypt", "x"); err == nil {
+		t.Error("another form of hash was read")
+	}
+	if again, _ := h.Hash(ctx, "correct horse"); again == hash {
+		t.Error("two hashes share a salt")
+	}
+}
+
+func TestHasherBoundsTheQueue(t *testing.T) {
+	t.Parallel()
+	h := newHasher(1, 1)
+	if err := h.enter(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	waiter := make(chan error)
+	go func() { waiter <- h.enter(ctx) }()
+	for h.waiting.Load() == 0 {
+		runtime.Gosched() // until it waits
+	}
+	if _, err := h.Hash(t.Context(), "one too many"); !errors.Is(err, userapi.ErrBusy) {
+		t.Errorf("Hash with a full queue = %v", err)
+	}
+	cancel()
+	if err := <-waiter; !errs.IsKind(err, errs.Unavailable) {
+		t.Errorf("out of time in the queue: %v", err)
+	}
+	h.leave()
+	if _, err := h.Hash(t.Context(), "room again"); err != nil {
+		t.Error(err)
+	}
+}
