@@ -47,8 +47,8 @@ func TestPlantedViolationsAreNamed(t *testing.T) {
 			"UPDATE inventory.holds SET state = 'CONFIRMED' WHERE order_id = " + order, "order " + order},
 		{"I7", "c2", "UPDATE users.users u SET phone_mac = decode('00ff', 'hex') WHERE id = " + friend.id,
 			"", "user " + friend.id},
-		{"I9", "c1", "UPDATE cell.idempotency SET ref = 'x' || ref WHERE ref = 'order:" + order + "'",
-			"UPDATE cell.idempotency SET ref = substr(ref, 2) WHERE ref = 'xorder:" + order + "'", "order " + order},
+		{"I9", "c1", "UPDATE cell.idempotency SET ref = 'x' || ref WHERE route = 'POST /orders' AND ref = '" + order + "'",
+			"UPDATE cell.idempotency SET ref = substr(ref, 2) WHERE ref = 'x" + order + "'", "order " + order},
 	}
 	for _, p := range plants {
 		t.Run(p.id, func(t *testing.T) {

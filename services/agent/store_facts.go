@@ -174,22 +174,24 @@ func look(ctx context.Context, tx pgx.Tx, c check, f *agentapi.Facts) error {
 }
 
 // effects compares the records of Idempotency-Keys with what they name: each has
-// its effect, and no effect was made without a key.
+// its effect, no other has the same, and no effect was made without a key.
 func effects() []check {
-	return []check{
-		{"I9", "SELECT count(*) FROM cell.idempotency", `
-			SELECT format('slot %s: key %s of user %s on %s names %s, as %s other keys do', slot, min(key), min(actor), route, ref, count(*) - 1)
-			FROM cell.idempotency WHERE ref <> '' GROUP BY slot, route, ref HAVING count(*) > 1`},
-		{"I9", "SELECT 0", `
-			SELECT format('order %s has no Idempotency-Key', o.id)
-			FROM orders.orders o WHERE NOT EXISTS (SELECT FROM cell.idempotency i WHERE i.slot = o.slot AND i.ref = 'order:' || o.id)`},
-		{"I9", "SELECT 0", `
-			SELECT format('transfer %s has no Idempotency-Key', t.id)
-			FROM cell.transfers t WHERE t.kind = 'transfer' AND NOT EXISTS (SELECT FROM cell.idempotency i WHERE i.slot = t.slot AND i.ref = 'transfer:' || t.id)`},
-		{"I9", "SELECT 0", `
-			SELECT format('slot %s: key %s of user %s names order %s, which doesn''t exist', i.slot, i.key, i.actor, i.ref)
-			FROM cell.idempotency i WHERE i.ref LIKE 'order:%' AND NOT EXISTS (SELECT FROM orders.orders o WHERE o.slot = i.slot AND 'order:' || o.id = i.ref)`},
+	all := []check{{"I9", "SELECT count(*) FROM cell.idempotency", `
+		SELECT format('%s %s was made for %s keys: %s', route, ref, count(*), string_agg(key, ', '))
+		FROM cell.idempotency WHERE route IN ('POST /orders', 'POST /transfers', 'POST /wallet/deposits')
+		GROUP BY slot, route, ref HAVING count(*) > 1`}}
+	for _, e := range []struct{ what, route, rows string }{
+		{"order", "POST /orders", "SELECT slot, id::text AS ref FROM orders.orders"},
+		{"transfer", "POST /transfers", "SELECT slot, id::text AS ref FROM cell.transfers WHERE kind = 'transfer'"},
+		{"deposit", "POST /wallet/deposits", "SELECT slot, substr(ref, 9) AS ref FROM cell.postings WHERE ref LIKE 'deposit:%'"},
+	} {
+		all = append(all, check{"I9", "SELECT 0", fmt.Sprintf(`
+			SELECT CASE WHEN i.ref IS NULL THEN format('%[1]s %%s has no Idempotency-Key', e.ref)
+				ELSE format('key %%s of user %%s names %[1]s %%s, which doesn''t exist', i.key, i.actor, i.ref) END
+			FROM (%[3]s) e FULL JOIN (SELECT slot, ref, key, actor FROM cell.idempotency WHERE route = '%[2]s') i USING (slot, ref)
+			WHERE e.ref IS NULL OR i.ref IS NULL`, e.what, e.route, e.rows)})
 	}
+	return all
 }
 
 func beginnings(ctx context.Context, tx pgx.Tx, f *agentapi.Facts) error {
