@@ -33,7 +33,8 @@ type Breaker struct {
 	mu      sync.Mutex
 	open    bool
 	why     error
-	errors  int // in a row
+	errors  int // of exchanges, in a row
+	sick    int // health calls answered with an error, in a row
 	success time.Time
 	expiry  *time.Timer
 	graced  bool
@@ -79,7 +80,8 @@ func (b *Breaker) Run(ctx context.Context) {
 }
 
 // probe lets one call take as long as the silence may last: a call that is late
-// but answered is a success.
+// but answered is a success. One without an answer is no error: whether that is
+// silence, or only a busy place that answers its users, the timer decides.
 func (b *Breaker) probe(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, b.o.Silence)
 	defer cancel()
@@ -87,8 +89,8 @@ func (b *Breaker) probe(ctx context.Context) {
 	switch {
 	case err == nil:
 		b.succeed(true)
-	case ctx.Err() == nil:
-		b.Failed(fmt.Errorf("health call: %w", err))
+	case limited.Err() == nil:
+		b.fail(&b.sick, fmt.Errorf("health call: %w", err))
 	}
 }
 
@@ -112,11 +114,13 @@ func (b *Breaker) Enter(ctx context.Context) (inner context.Context, leave func(
 func (b *Breaker) Worked() { b.succeed(false) }
 
 // Failed notes an exchange that broke, or couldn't begin.
-func (b *Breaker) Failed(err error) {
+func (b *Breaker) Failed(err error) { b.fail(&b.errors, err) }
+
+func (b *Breaker) fail(inARow *int, err error) {
 	b.mu.Lock()
-	b.errors++
+	*inARow++
 	tell := func() {}
-	if b.errors >= b.o.Errors {
+	if *inARow >= b.o.Errors {
 		tell = b.trip(err)
 	}
 	b.mu.Unlock()
@@ -135,7 +139,7 @@ func (b *Breaker) Open() (open bool, why error) {
 func (b *Breaker) Doubtful() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.open || b.errors > 0 || time.Since(b.success) > b.o.Silence/2
+	return b.open || b.errors > 0 || b.sick > 0 || time.Since(b.success) > b.o.Silence/2
 }
 
 func (b *Breaker) succeed(health bool) {
@@ -143,6 +147,9 @@ func (b *Breaker) succeed(health bool) {
 	tell := func() {}
 	if !b.open || health {
 		b.errors, b.success, b.graced = 0, time.Now(), false
+		if health {
+			b.sick = 0
+		}
 		if b.expiry != nil {
 			b.expiry.Reset(b.o.Silence)
 		}

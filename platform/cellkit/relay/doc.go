@@ -14,8 +14,10 @@
 //
 // The breaker knows from health calls, never from trying a user's request:
 //
-//	closed ── no success for 900 ms, or 3 errors in a row ──► open
-//	open   ── a health call succeeds ───────────────────────► closed
+//	closed ── no success of any kind for 900 ms,
+//	          3 broken exchanges in a row, or
+//	          3 health calls in a row answered with an error ──► open
+//	open   ── a health call succeeds ──────────────────────────► closed
 //
 // So whoever waits for a place that has just died waits less than a second, and
 // nobody waits after that.

@@ -214,7 +214,7 @@ func TestBreakerCountsUsers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &health{}
 		h.mode.Store(silent)
-		b := NewBreaker(BreakerOptions{Probe: h.probe, Errors: 100})
+		b := NewBreaker(BreakerOptions{Probe: h.probe})
 		ctx, stop := context.WithCancel(t.Context())
 		go b.Run(ctx)
 		for range 50 {
@@ -223,6 +223,14 @@ func TestBreakerCountsUsers(t *testing.T) {
 		}
 		if open, why := b.Open(); open {
 			t.Errorf("opened (%v) while users were answered", why)
+		}
+		h.mode.Store(refusing) // an error is not silence, whatever users see
+		for range 20 {
+			time.Sleep(100 * time.Millisecond)
+			b.Worked()
+		}
+		if open, _ := b.Open(); !open {
+			t.Error("closed while health calls are answered with errors")
 		}
 		stop()
 		b = NewBreaker(BreakerOptions{})

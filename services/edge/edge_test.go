@@ -1,0 +1,356 @@
+package edge
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"example.com/cellmart/platform/cellkit/call"
+	"example.com/cellmart/platform/cellkit/env"
+	"example.com/cellmart/platform/cellkit/link"
+)
+
+// fakeGateway is what is behind a cell's border.
+type fakeGateway struct {
+	cell   string
+	server *httptest.Server
+	border *link.Border
+
+	sick   atomic.Bool // fails its health calls
+	calls  atomic.Int64
+	mu     sync.Mutex
+	answer func(w http.ResponseWriter, r *http.Request) bool
+}
+
+func (f *fakeGateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/livez" {
+		if f.sick.Load() {
+			w.WriteHeader(503)
+		}
+		return
+	}
+	f.calls.Add(1)
+	body, _ := io.ReadAll(r.Body)
+	f.mu.Lock()
+	answer := f.answer
+	f.mu.Unlock()
+	if answer != nil && answer(w, r) {
+		return
+	}
+	w.Header().Set(call.HeaderCell, f.cell)
+	fmt.Fprintf(w, "%s %s %s", r.Method, r.URL.RequestURI(), body)
+}
+
+func (f *fakeGateway) answers(fn func(w http.ResponseWriter, r *http.Request) bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.answer = fn
+}
+
+type world struct {
+	url   string
+	cells []*fakeGateway
+}
+
+func newWorld(t *testing.T, names ...string) *world {
+	t.Helper()
+	w, pki := &world{}, t.TempDir()
+	if err := link.WritePKI(pki, names); err != nil {
+		t.Fatal(err)
+	}
+	var borders []string
+	for _, name := range names {
+		f := &fakeGateway{cell: name}
+		f.server = httptest.NewServer(f)
+		t.Cleanup(f.server.Close)
+		border, local := listenOn(t), listenOn(t)
+		conf, err := link.LoadTLS(filepath.Join(pki, link.AgentName(name)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.border, err = link.New(link.Config{
+			Zone: name, Border: border, Local: local, TLS: conf, Log: slog.New(slog.DiscardHandler),
+			Targets: map[string]link.Target{target: {Addr: strings.TrimPrefix(f.server.URL, "http://"), Allow: []string{link.EdgeName}}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		run(t, func(ctx context.Context) { _ = f.border.Run(ctx) })
+		borders = append(borders, name+"="+border.Addr().String())
+		w.cells = append(w.cells, f)
+	}
+	conf, err := loadTLS(pki)
+	if err != nil {
+		t.Fatal(err)
+	}
+	zones, err := parseCells(borders, []string{names[0] + "=north"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newProxy(zones, conf, slog.New(slog.DiscardHandler), func(string, string) {}, func(string, bool) {})
+	run(t, p.run)
+	server := httptest.NewServer(newHandler(p, nil, nil))
+	t.Cleanup(server.Close)
+	w.url = server.URL
+	for i := range zones {
+		waitFor(t, 5*time.Second, names[i]+" is healthy", func() bool { return p.healthy(i) })
+	}
+	return w
+}
+
+func run(t *testing.T, f func(context.Context)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { f(ctx) })
+	t.Cleanup(func() { cancel(); wg.Wait() })
+}
+
+func listenOn(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+func waitFor(t testing.TB, limit time.Duration, what string, cond func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	end := time.After(limit)
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatalf("not within %v: %s", limit, what)
+		}
+	}
+}
+
+type answer struct {
+	status     int
+	cell, body string
+	problem    call.Problem
+	took       time.Duration
+}
+
+func (w *world) do(t testing.TB, method, body string, headers ...string) answer {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, w.url+"/api/v1/x?y=a%2Fb", strings.NewReader(body))
+	if err != nil {
+		t.Error(err)
+		return answer{}
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	start := time.Now()
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Error(err)
+		return answer{}
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	a := answer{status: res.StatusCode, cell: res.Header.Get(call.HeaderCell), body: string(b), took: time.Since(start)}
+	if a.status >= 400 {
+		if err := json.Unmarshal(b, &a.problem); err != nil {
+			t.Errorf("%d is no problem+json: %s", a.status, b)
+		}
+	}
+	return a
+}
+
+func TestChoice(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "c1", "c2", "c3")
+	turns := map[string]int{}
+	for range 9 {
+		a := w.do(t, "POST", "body")
+		if a.status != 200 || a.body != "POST /api/v1/x?y=a%2Fb body" {
+			t.Fatalf("answer %+v", a)
+		}
+		turns[a.cell]++
+	}
+	if diff := cmp.Diff(map[string]int{"c1": 3, "c2": 3, "c3": 3}, turns); diff != "" {
+		t.Errorf("turns (-want +got):\n%s", diff)
+	}
+	for _, tc := range []struct{ name, header, value, want string }{
+		{"region", "X-Region", "north", "c1"},
+		{"cell's name as region", "X-Region", "c2", "c2"},
+		{"cookie", "Cookie", "cell=c3", "c3"},
+	} {
+		for range 4 {
+			if got := w.do(t, "GET", "", tc.header, tc.value).cell; got != tc.want {
+				t.Errorf("%s: %s, want %s", tc.name, got, tc.want)
+			}
+		}
+	}
+	if a := w.do(t, "GET", "", "X-Region", "moon", "Cookie", "cell=c9"); a.status != 200 {
+		t.Errorf("an unknown wish: %+v", a)
+	}
+	if a := w.do(t, "GET", "", "X-Region", "c2", "Cookie", "cell=c3"); a.cell != "c2" {
+		t.Errorf("region and cookie: %s, the region counts", a.cell)
+	}
+	if a := w.do(t, "POST", strings.Repeat("x", 64<<10+1)); a.status != 413 {
+		t.Errorf("body over 64 kB: %+v", a)
+	}
+}
+
+func TestUnpluggedCellIsOut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "c1", "c2")
+	if got := w.do(t, "GET", "", "X-Region", "c1").cell; got != "c1" {
+		t.Fatalf("served by %s", got)
+	}
+	if err := w.cells[0].border.SetFault(link.Everyone, link.Fault{CutOut: true, CutIn: true}); err != nil {
+		t.Fatal(err)
+	}
+	a := w.do(t, "GET", "", "X-Region", "c1") // over a connection that is silent now
+	if a.cell != "c2" || a.took > 1800*time.Millisecond {
+		t.Errorf("just unplugged: %+v, want c2 within about a second", a)
+	}
+	for range 10 {
+		if a := w.do(t, "POST", "x", "X-Region", "c1"); a.cell != "c2" {
+			t.Errorf("known to be out: %+v", a)
+		}
+	}
+	if err := w.cells[0].border.SetFault(link.Everyone, link.Fault{}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, 10*time.Second, "c1 is in again", func() bool { return w.do(t, "GET", "", "X-Region", "c1").cell == "c1" })
+}
+
+func TestWriteToACellThatGoesAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "c1", "c2")
+	w.do(t, "GET", "", "X-Region", "c1")
+	if err := w.cells[0].border.SetFault(link.Everyone, link.Fault{CutOut: true, CutIn: true}); err != nil {
+		t.Fatal(err)
+	}
+	a := w.do(t, "POST", "x", "X-Region", "c1")
+	if a.status != 503 || a.problem.Code != "OUTCOME_UNKNOWN" || a.problem.Cell != "c1" || w.cells[1].calls.Load() != 0 {
+		t.Errorf("a write that may have arrived: %+v, and c2 had %d calls", a, w.cells[1].calls.Load())
+	}
+}
+
+func TestDeadGateway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "c1", "c2")
+	w.cells[0].server.CloseClientConnections()
+	w.cells[0].server.Close()
+	for range 20 { // the border lives: nothing could be sent, so writes go elsewhere too
+		if a := w.do(t, "POST", "x", "X-Region", "c1"); a.cell != "c2" && a.problem.Code != "OUTCOME_UNKNOWN" {
+			t.Errorf("answer %+v", a)
+		}
+	}
+	if a := w.do(t, "POST", "x", "X-Region", "c1"); a.cell != "c2" {
+		t.Errorf("answer %+v", a)
+	}
+}
+
+func TestSickGatewayIsOut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "c1", "c2")
+	w.cells[0].sick.Store(true)
+	waitFor(t, 3*time.Second, "c1 is out", func() bool { return w.do(t, "GET", "", "X-Region", "c1").cell == "c2" })
+	w.cells[1].sick.Store(true)
+	waitFor(t, 3*time.Second, "all are out", func() bool { return w.do(t, "GET", "").status == 503 })
+	a := w.do(t, "GET", "")
+	if a.problem.Code != "NO_CELL" || a.problem.RetryAfter == 0 || a.cell != "" {
+		t.Errorf("answer %+v, want NO_CELL", a)
+	}
+}
+
+func TestBrokenAnswers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "c1", "c2")
+	for name, half := range map[string]bool{"no answer": false, "half an answer": true} {
+		w.cells[0].answers(func(rw http.ResponseWriter, _ *http.Request) bool {
+			if half {
+				rw.Header().Set("Content-Length", "100")
+				_, _ = rw.Write([]byte("half"))
+			}
+			panic(http.ErrAbortHandler)
+		})
+		if a := w.do(t, "GET", "", "X-Region", "c1"); a.status != 200 || a.cell != "c2" {
+			t.Errorf("%s to a read: %+v, want c2's", name, a)
+		}
+		before := w.cells[1].calls.Load()
+		if !half {
+			if a := w.do(t, "POST", "x", "X-Region", "c1"); a.problem.Code != "OUTCOME_UNKNOWN" || a.problem.Cell != "c1" {
+				t.Errorf("%s to a write: %+v", name, a)
+			}
+		}
+		if n := w.cells[1].calls.Load() - before; n != 0 {
+			t.Errorf("%s: a write was sent to two cells", name)
+		}
+	}
+	// A gateway's own refusal is an answer, not a failure.
+	w.cells[0].answers(func(rw http.ResponseWriter, _ *http.Request) bool {
+		rw.Header().Set("Content-Type", call.ProblemType)
+		rw.WriteHeader(503)
+		fmt.Fprint(rw, `{"status":503,"code":"CELL_UNREACHABLE","cell":"c9"}`)
+		return true
+	})
+	// Three broken exchanges have opened the breaker until the next health call.
+	waitFor(t, 3*time.Second, "a gateway's 503 is passed on", func() bool { return w.do(t, "GET", "", "X-Region", "c1").problem.Cell == "c9" })
+}
+
+func TestLongAnswerIsPassedOnWhole(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "c1")
+	long := strings.Repeat("0123456789abcdef", 64<<10) // 1 MB, more than is held
+	w.cells[0].answers(func(rw http.ResponseWriter, _ *http.Request) bool {
+		_, _ = io.WriteString(rw, long)
+		return true
+	})
+	if a := w.do(t, "GET", ""); a.body != long {
+		t.Errorf("%d bytes of %d", len(a.body), len(long))
+	}
+}
+
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ cells, regions, want string }{
+		{"c1=127.0.0.1:1, c2=127.0.0.1:2", "c2=south,c1=north", ""},
+		{"", "", "EDGE_CELLS"},
+		{"c1", "", "cell=host:port"},
+		{"c1=127.0.0.1", "", "cell=host:port"},
+		{"C1=127.0.0.1:1", "", "cell=host:port"},
+		{"c1=127.0.0.1:1,c1=127.0.0.1:2", "", "twice"},
+		{"c1=127.0.0.1:1", "c2=south", "region"},
+		{"c1=127.0.0.1:1", "c1", "region"},
+	} {
+		vars := map[string]string{"EDGE_CELLS": tc.cells, "EDGE_REGIONS": tc.regions, "EDGE_PKI": "/pki"}
+		r := env.NewReader("EDGE", func(name string) string { return vars[name] })
+		c := read(r)
+		err := r.Err()
+		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%q %q: %v, want a word about %q", tc.cells, tc.regions, err, tc.want)
+		}
+		if tc.want == "" && (len(c.zones) != 2 || c.zones[1] != zone{"c2", "127.0.0.1:2", "south"}) {
+			t.Errorf("zones %+v", c.zones)
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package edge
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"example.com/cellmart/platform/cellkit/errs"
+	"example.com/cellmart/platform/cellkit/link"
+	"example.com/cellmart/platform/cellkit/relay"
+)
+
+const (
+	target       = "gateway-public"
+	connectLimit = time.Second
+	answerLimit  = 10 * time.Second // longer than a gateway takes at most
+	held         = 256 << 10        // of a read's answer, so that half of one can be thrown away
+)
+
+// gateway is one cell's way in.
+type gateway struct {
+	zone      zone
+	base      string
+	peer      *link.Peer
+	transport *http.Transport
+	breaker   *relay.Breaker
+}
+
+// proxy passes requests to gateways.
+type proxy struct {
+	choose   chooser
+	gateways []*gateway
+	count    func(cell, how string)
+}
+
+// newProxy makes a proxy whose gateways are unknown, and so not asked, until run
+// has heard of them.
+func newProxy(zones []zone, conf *tls.Config, log *slog.Logger, count func(cell, how string), notify func(cell string, up bool)) *proxy {
+	p := &proxy{choose: chooser{zones: zones}, count: count}
+	for _, z := range zones {
+		g := &gateway{zone: z, base: "http://" + target + "." + z.name}
+		g.peer = link.NewPeer(link.PeerConfig{Zone: z.name, Addr: z.border, TLS: conf})
+		dial := g.peer.DialContext(target)
+		g.transport = relay.NewTransport(dial, connectLimit)
+		g.breaker = relay.NewBreaker(relay.BreakerOptions{
+			Probe: relay.Probe(dial, g.base),
+			OnChange: func(open bool, why error) {
+				notify(z.name, !open)
+				if open {
+					g.transport.CloseIdleConnections()
+					log.Warn("gateway is out", "target", z.name, "error", why)
+					return
+				}
+				log.Info("gateway is in", "target", z.name)
+			},
+		})
+		p.gateways = append(p.gateways, g)
+	}
+	return p
+}
+
+// run keeps links and health calls going until ctx ends.
+func (p *proxy) run(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	for _, g := range p.gateways {
+		running.Go(func() { g.peer.Run(ctx) })
+		running.Go(func() { g.breaker.Run(ctx) })
+	}
+}
+
+func (p *proxy) healthy(i int) bool {
+	g := p.gateways[i]
+	open, _ := g.breaker.Open()
+	return !open && g.peer.Status().Up
+}
+
+// serve tries the gateways in order until one answers. A request that may have
+// arrived somewhere is sent elsewhere only if it reads: the edge doesn't know
+// which other ones may be done twice.
+func (p *proxy) serve(ctx context.Context, w http.ResponseWriter, q relay.Request, region, cookie string) error {
+	failure := ErrNoCell
+	for n, i := range p.choose.order(region, cookie, p.healthy) {
+		g := p.gateways[i]
+		how := "first"
+		if n > 0 {
+			how = "again"
+		}
+		p.count(g.zone.name, how)
+		res, leave, err := g.ask(ctx, q)
+		if err == nil {
+			defer leave()
+			return relay.Answer(w, res)
+		}
+		var lost *relay.Lost
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("the client is gone: %w", err)
+		case errors.As(err, &lost) && lost.Sent && !q.Safe():
+			return errs.ErrUnknown.In(g.zone.name).Because(err)
+		case errors.Is(err, relay.ErrSlow):
+			return errs.ErrUnavailable.In(g.zone.name).Because(err)
+		}
+		failure = ErrNoCell.Because(err)
+	}
+	return failure
+}
+
+// ask is one exchange. A read's answer is held back until it is whole, or too
+// long to be held. leave is called when the answer has been passed on.
+func (g *gateway) ask(ctx context.Context, q relay.Request) (*http.Response, func(), error) {
+	inner, leave, ok := g.breaker.Enter(ctx)
+	if !ok {
+		return nil, nil, &relay.Lost{Err: relay.ErrOpen}
+	}
+	res, err := relay.Send(inner, g.transport, g.base, q, answerLimit)
+	if err == nil && q.Safe() {
+		_, err = relay.Hold(res, held)
+	}
+	if err != nil {
+		leave()
+		if ctx.Err() == nil && !errors.Is(err, relay.ErrSlow) && !errors.Is(err, relay.ErrOpen) {
+			g.breaker.Failed(err)
+		}
+		return nil, nil, err
+	}
+	g.breaker.Worked()
+	return res, leave, nil
+}
