@@ -46,7 +46,6 @@ func rules() []rule {
 		{"GET", "/categories", svcCatalog, ofCell, anyone, "", ""},
 		{"POST", "/products", svcWriter, ofUser, sellers, "", ""},
 		{"PATCH", "/products/:id", svcWriter, ofUser, sellers, "id", ""},
-		{"PATCH", "/products/:id", svcWriter, ofUser, sellers, "id", ""},
 
 		{"GET", "/seller/stock", svcInventory, ofUser, sellers, "", ""},
 		{"PUT", "/seller/stock/:sku", svcInventory, ofUser, sellers, "sku", ""},
