@@ -193,6 +193,7 @@ func (l *layout) cell(k int) []Process {
 		}),
 		l.service(k, 3, "inventory", map[string]string{
 			"INVENTORY_ADDR": l.addr(k, portInventory), "CURSOR_KEY": l.secrets.Cursors,
+			"INVENTORY_CATALOG_URL": url(portCatalog),
 		}),
 		l.service(k, 4, "catalog", map[string]string{
 			"CATALOG_ADDR": l.addr(k, portCatalog), "CURSOR_KEY": l.secrets.Cursors,

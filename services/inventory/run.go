@@ -77,7 +77,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	holder := &routing.Holder{}
 	c.Route.Log = log
 	follower := route.Open(c.Route, holder)
-	s := &Service{store: store{pool}, ttl: c.HoldTTL, newWait: 2 * time.Second, log: log}
+	s := &Service{store: store{pool}, ttl: c.HoldTTL, newWait: time.Second, log: log}
 	if c.CatalogURL != "" {
 		near := catalogapi.NewClient(c.Cell, c.CatalogURL)
 		defer near.Close()

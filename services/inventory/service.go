@@ -114,13 +114,13 @@ func (s *Service) waitSeller(ctx context.Context, sku id.ID) (id.ID, bool, error
 }
 
 // expire ends the holds that are past their time, and gives how many there were.
-// What fails is left for the next round.
-func (s *Service) expire(ctx context.Context) (int, error) {
+// One that fails is left for the next round, and holds up no other.
+func (s *Service) expire(ctx context.Context) (_ int, last error) {
 	list, err := s.store.dueHolds(ctx, 100)
 	if err != nil {
 		return 0, err
 	}
-	n := 0
+	n, failed := 0, 0
 	for _, d := range list {
 		err := pg.InSlot(ctx, s.store.pool, d.Entry, func(tx *pg.Tx) error {
 			ok, err := s.store.stillDue(ctx, tx, d.Hold)
@@ -131,11 +131,13 @@ func (s *Service) expire(ctx context.Context) (int, error) {
 			return err
 		})
 		if err != nil {
-			return n, fmt.Errorf("expire hold %d: %w", d.Hold, err)
+			failed++
+			last = fmt.Errorf("hold %d, one of %d: %w", d.Hold, failed, err)
+			continue
 		}
 		n++
 	}
-	return n, nil
+	return n, last
 }
 
 // sweep runs expire until ctx ends.

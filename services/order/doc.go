@@ -24,7 +24,7 @@
 //
 // Locks: the outbox row of the request that is answered, the order, the cart, the
 // wallet; never the other way round. So nothing here closes a request: what is
-// still open gets its answer, which a cancelled order notes and ignores.
+// still open gets its answer, which a cancelled order ignores.
 //
 // # What can go wrong
 //
@@ -33,7 +33,7 @@
 //	it stays away past the deadline          CANCELLED, TIMED_OUT; RELEASE waits for it
 //	a hold ends before its CONFIRM           CANCELLED, HOLD_ENDED, money unfrozen
 //	killed anywhere                          what was committed goes on: the outbox is in it
-//	answer twice, late, or after the end     noted, nothing changes
+//	answer twice, late, or after the end     nothing changes
 //	answer to what nobody asked              parked with an alarm
 //	same Idempotency-Key                     same answer; in flight 409, other body 422
 //	two tabs order one cart                  the second gets 409, or the cart has changed

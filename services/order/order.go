@@ -87,6 +87,14 @@ type Event struct {
 	SKU    id.ID  // EvRefused, EvEnded: which SKU was short, if one was
 }
 
+func (e Event) aboutHold() bool {
+	switch e.Kind {
+	case EvReserved, EvRefused, EvConfirmed, EvEnded, EvReleased:
+		return true
+	}
+	return false
+}
+
 // Effect is what the same transaction has to do.
 type Effect uint8
 
@@ -151,11 +159,11 @@ var (
 //   - All sellers have confirmed, and only then: Paid.
 //   - Any refusal, any ended hold, the user, the clock: everything is given back.
 //     A CONFIRM may be out then; the RELEASE makes it undone, whichever comes first.
-//   - Cancelled is for ever: late answers are noted, and change nothing.
+//   - Cancelled is for ever: of what comes late only releases are noted.
 func (o Order) Next(e Event) (Order, Effect, error) {
 	o.Holds = slices.Clone(o.Holds)
 	i := -1
-	if e.Hold != 0 {
+	if e.aboutHold() {
 		if i = slices.IndexFunc(o.Holds, func(h Hold) bool { return h.ID == e.Hold }); i < 0 {
 			return o, Nothing, errImpossible.Because(fmt.Errorf("hold %d is not of order %d", e.Hold, o.ID))
 		}

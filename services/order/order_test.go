@@ -26,11 +26,10 @@ func two(s State, h HoldState) Order {
 	return o
 }
 
-// holdOf gives the hold that an event of that kind is about.
+// eventOn is an event of that kind, about the first hold if it is about one.
 func eventOn(k EventKind) Event {
 	e := Event{Kind: k}
-	switch k {
-	case EvReserved, EvRefused, EvConfirmed, EvEnded, EvReleased:
+	if e.aboutHold() {
 		e.Hold = 11
 	}
 	if k == EvRefused {
@@ -160,8 +159,13 @@ func TestEverySequence(t *testing.T) {
 func TestUnknownHold(t *testing.T) {
 	t.Parallel()
 	for _, s := range states {
-		if _, _, err := two(s, Asked).Next(Event{Kind: EvReserved, Hold: 99}); !errors.Is(err, errImpossible) {
-			t.Errorf("a foreign hold in %s: %v, want refused", s, err)
+		for _, k := range kinds {
+			for _, hold := range []id.ID{0, 99} {
+				e := Event{Kind: k, Hold: hold}
+				if _, _, err := two(s, Asked).Next(e); e.aboutHold() && !errors.Is(err, errImpossible) {
+					t.Errorf("%s of hold %d in %s: %v, want refused", k, hold, s, err)
+				}
+			}
 		}
 	}
 }

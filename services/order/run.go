@@ -112,13 +112,13 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	consumer := bus.NewConsumer(bus.ConsumerOptions{
 		Service: orderapi.Service, Cell: c.Cell, Pool: pool, NATSURL: c.Route.NATSURL, Dialer: dialer, Table: holder, Log: log, Metrics: metrics,
 	})
-	decided := metrics.Counter("cellmart_order_decided_total", "Orders by what became of them, and those placed.", "what")
+	states := metrics.Counter("cellmart_order_states_total", "Orders that came into a state; PENDING = placed.", "state", "reason")
 	s := &Service{
 		store: store{pool}, ids: ids, waiters: &bus.Waiters{}, poke: consumer.Poke,
 		catalog: nearCatalog{near}, addresses: nearUsers{userapi.NewClient(users)},
 		reachable: reachable(c.Cell, holder, follower.Links()),
 		wait:      c.Wait, deadline: c.Deadline, holdTTL: c.HoldTTL, number: c.Numbers.Encode, log: log,
-		count: func(what string) { decided.WithLabelValues(what).Inc() },
+		count: func(state State, reason string) { states.WithLabelValues(string(state), reason).Inc() },
 	}
 	for kind, h := range s.replies() {
 		consumer.HandleReply(kind, h)

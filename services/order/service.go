@@ -56,7 +56,7 @@ type Service struct {
 	holdTTL   time.Duration           // asked of the sellers
 	number    func(id.ID) string      // the order number of an ID
 	log       *slog.Logger
-	count     func(what string)
+	count     func(state State, reason string)
 }
 
 // answer is what POST /orders says. It is stored as it is first said (status,
@@ -112,7 +112,7 @@ func (s *Service) place(ctx context.Context, r call.Route, user id.ID, key strin
 			return answer{}, err
 		}
 	} else {
-		s.count("placed")
+		s.count(Pending, "")
 	}
 	return s.decide(ctx, e, k, o, replayed)
 }

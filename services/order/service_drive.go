@@ -40,6 +40,9 @@ func (s *Service) apply(ctx context.Context, tx *pg.Tx, was Order, e Event) (Ord
 		}
 		events = append(events, happenings(held, o, next)...)
 	}
+	if len(events) == 0 && effect == Nothing { // it came late: the row stays as it is
+		return o, nil
+	}
 	if err := s.perform(ctx, tx, o, effect); err != nil {
 		return was, err
 	}
@@ -54,7 +57,7 @@ func (s *Service) apply(ctx context.Context, tx *pg.Tx, was Order, e Event) (Ord
 	if o.State != was.State {
 		tx.AfterCommit(func() {
 			s.waiters.Wake(waitKey(o.ID))
-			s.count(string(o.State) + o.Reason)
+			s.count(o.State, o.Reason)
 		})
 	}
 	return o, nil
@@ -151,15 +154,16 @@ func (s *Service) cancel(ctx context.Context, r call.Route, user, order id.ID) (
 	return s.store.get(ctx, r.Slot, user, order)
 }
 
-// timeOut cancels PENDING orders past their deadline, and gives how many. Until
-// then nothing has to resume an order: its open requests are sent again by the
+// timeOut cancels PENDING orders past their deadline, and gives how many; one that
+// fails is left for the next time and holds up no other. Until the deadline
+// nothing has to resume an order: its open requests are sent again by the
 // dispatcher for as long as they have no reply.
-func (s *Service) timeOut(ctx context.Context) (int, error) {
+func (s *Service) timeOut(ctx context.Context) (_ int, last error) {
 	list, err := s.store.overdue(ctx, 100)
 	if err != nil {
 		return 0, err
 	}
-	n := 0
+	n, failed := 0, 0
 	for _, d := range list {
 		err := pg.InSlot(ctx, s.store.pool, d.Entry, func(tx *pg.Tx) error {
 			o, err := s.store.lock(ctx, tx, d.Order)
@@ -174,11 +178,13 @@ func (s *Service) timeOut(ctx context.Context) (int, error) {
 			return err
 		})
 		if err != nil {
-			return n, fmt.Errorf("time out order %d: %w", d.Order, err)
+			failed++
+			last = fmt.Errorf("order %d, one of %d: %w", d.Order, failed, err)
+			continue
 		}
 		n++
 	}
-	return n, nil
+	return n, last
 }
 
 // sweep runs timeOut until ctx ends.

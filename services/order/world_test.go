@@ -84,7 +84,7 @@ func newWorld(t testing.TB) *world {
 		store: store{w.db["c1"].App}, catalog: w.catalog, addresses: fakeAddresses{}, ids: &counter{}, waiters: &bus.Waiters{},
 		poke: func() {}, reachable: func(s routing.Slot) bool { return !w.known.Load() || s < routing.Slots/2 },
 		wait: 0, deadline: 15 * time.Minute, holdTTL: 15 * time.Minute, number: numbers.Encode,
-		log: slog.New(slog.DiscardHandler), count: func(string) {},
+		log: slog.New(slog.DiscardHandler), count: func(State, string) {},
 	}
 	for cell, db := range w.db {
 		make1 := func(service string) *bus.Consumer {
