@@ -11,8 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"example.com/cellmart/platform/cellkit/id"
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/routing"
@@ -50,8 +48,8 @@ func (w *writer) create(ctx context.Context, seller id.ID, key string, in catalo
 	}
 	hash := sha256.Sum256(canonical)
 	k := pg.Key{Actor: seller, Route: createRoute, Key: key, Hash: hash[:]}
-	err = w.store.write(ctx, func(tx pgx.Tx) error {
-		kept, err := w.store.claim(ctx, tx, k)
+	err = w.store.write(ctx, func(tx *writing) error {
+		kept, err := tx.claim(ctx, k)
 		if err != nil {
 			return err
 		}
@@ -63,14 +61,14 @@ func (w *writer) create(ctx context.Context, seller id.ID, key string, in catalo
 		if err != nil {
 			return err
 		}
-		if p, err = w.store.insert(ctx, tx, p); err != nil {
+		if p, err = tx.insert(ctx, p); err != nil {
 			return err
 		}
 		r = pg.Record{Status: http.StatusCreated, Location: "/api/v1/products/" + p.ID.String()}
 		if r.Body, err = json.Marshal(p); err != nil {
 			return err
 		}
-		return w.store.keep(ctx, tx, k, r)
+		return tx.keep(ctx, k, r)
 	})
 	if err != nil {
 		return pg.Record{}, false, err
@@ -104,15 +102,15 @@ func (w *writer) change(ctx context.Context, seller, product id.ID, c catalogapi
 		return p, err
 	}
 	changed := false
-	err = w.store.write(ctx, func(tx pgx.Tx) error {
-		before, err := w.store.lock(ctx, tx, seller, product)
+	err = w.store.write(ctx, func(tx *writing) error {
+		before, err := tx.lock(ctx, seller, product)
 		if err != nil {
 			return err
 		}
 		if p, changed, err = change(before, c); err != nil || !changed {
 			return err
 		}
-		p, err = w.store.update(ctx, tx, p)
+		p, err = tx.update(ctx, p)
 		return err
 	})
 	if err == nil && changed {

@@ -21,14 +21,17 @@ const maxFeedBytes = 6 << 20
 // writerStore is the SQL of the one place that writes.
 type writerStore struct{ pool *pgxpool.Pool }
 
+// writing is a transaction of the writer.
+type writing struct{ tx pgx.Tx }
+
 // write runs fn in a transaction. Locks are taken in the order key, product,
 // counter; the counter last, since all writers queue for it until the commit.
-func (s *writerStore) write(ctx context.Context, fn func(tx pgx.Tx) error) error {
+func (s *writerStore) write(ctx context.Context, fn func(*writing) error) error {
 	ctx, cancel := context.WithTimeout(ctx, pg.TxTimeout)
 	defer cancel()
 	committing := false
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		err := fn(tx)
+		err := fn(&writing{tx})
 		committing = err == nil
 		return err
 	})
@@ -40,16 +43,16 @@ func (s *writerStore) write(ctx context.Context, fn func(tx pgx.Tx) error) error
 }
 
 // next takes the next version.
-func next(ctx context.Context, tx pgx.Tx) (version int64, err error) {
-	err = tx.QueryRow(ctx, `UPDATE catalogw.counter SET newest = newest + 1 RETURNING newest`).Scan(&version)
+func (w *writing) next(ctx context.Context) (version int64, err error) {
+	err = w.tx.QueryRow(ctx, `UPDATE catalogw.counter SET newest = newest + 1 RETURNING newest`).Scan(&version)
 	return version, err
 }
 
 // claim looks under an Idempotency-Key, as pg.Claim does for unit data: the answer
 // that is kept, or nil and the key is the caller's until the transaction ends.
-func (s *writerStore) claim(ctx context.Context, tx pgx.Tx, k pg.Key) (*pg.Record, error) {
+func (w *writing) claim(ctx context.Context, k pg.Key) (*pg.Record, error) {
 	var got bool
-	err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))`,
+	err := w.tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))`,
 		k.Route+"\n"+k.Actor.String()+"\n"+k.Key).Scan(&got)
 	if err != nil {
 		return nil, err
@@ -59,7 +62,7 @@ func (s *writerStore) claim(ctx context.Context, tx pgx.Tx, k pg.Key) (*pg.Recor
 	}
 	var r pg.Record
 	var same bool
-	err = tx.QueryRow(ctx, `SELECT status, location, body, hash = $4 FROM catalogw.idempotency
+	err = w.tx.QueryRow(ctx, `SELECT status, location, body, hash = $4 FROM catalogw.idempotency
 		WHERE actor = $1 AND route = $2 AND key = $3`, k.Actor, k.Route, k.Key, k.Hash).
 		Scan(&r.Status, &r.Location, &r.Body, &same)
 	switch {
@@ -73,19 +76,19 @@ func (s *writerStore) claim(ctx context.Context, tx pgx.Tx, k pg.Key) (*pg.Recor
 	return &r, nil
 }
 
-func (s *writerStore) keep(ctx context.Context, tx pgx.Tx, k pg.Key, r pg.Record) error {
-	_, err := tx.Exec(ctx, `INSERT INTO catalogw.idempotency (actor, route, key, hash, status, location, body)
+func (w *writing) keep(ctx context.Context, k pg.Key, r pg.Record) error {
+	_, err := w.tx.Exec(ctx, `INSERT INTO catalogw.idempotency (actor, route, key, hash, status, location, body)
 		VALUES ($1, $2, $3, $4, $5, $6, $7)`, k.Actor, k.Route, k.Key, k.Hash, r.Status, r.Location, r.Body)
 	return err
 }
 
 // insert stores a new product at the next version and gives it back as stored.
-func (s *writerStore) insert(ctx context.Context, tx pgx.Tx, p catalogapi.Product) (catalogapi.Product, error) {
+func (w *writing) insert(ctx context.Context, p catalogapi.Product) (catalogapi.Product, error) {
 	var err error
-	if p.Version, err = next(ctx, tx); err != nil {
+	if p.Version, err = w.next(ctx); err != nil {
 		return p, err
 	}
-	err = tx.QueryRow(ctx, `INSERT INTO catalogw.products (id, seller_id, title, description, category, active, version)
+	err = w.tx.QueryRow(ctx, `INSERT INTO catalogw.products (id, seller_id, title, description, category, active, version)
 		VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING created_at, updated_at`,
 		p.ID, p.Seller, p.Title, p.Description, p.Category, p.Active, p.Version).Scan(&p.CreatedAt, &p.UpdatedAt)
 	var pe *pgconn.PgError
@@ -96,7 +99,7 @@ func (s *writerStore) insert(ctx context.Context, tx pgx.Tx, p catalogapi.Produc
 		return p, err
 	}
 	for i, v := range p.SKUs {
-		_, err := tx.Exec(ctx, `INSERT INTO catalogw.skus (id, product_id, position, title, price, currency)
+		_, err := w.tx.Exec(ctx, `INSERT INTO catalogw.skus (id, product_id, position, title, price, currency)
 			VALUES ($1, $2, $3, $4, $5, $6)`, v.ID, p.ID, i, v.Title, v.Price, v.Currency)
 		if err != nil {
 			return p, err
@@ -107,8 +110,8 @@ func (s *writerStore) insert(ctx context.Context, tx pgx.Tx, p catalogapi.Produc
 }
 
 // lock gives a seller's product, locked; another's is not found.
-func (s *writerStore) lock(ctx context.Context, tx pgx.Tx, seller, product id.ID) (catalogapi.Product, error) {
-	list, err := products(ctx, tx, `SELECT `+productColumns+` FROM catalogw.products
+func (w *writing) lock(ctx context.Context, seller, product id.ID) (catalogapi.Product, error) {
+	list, err := products(ctx, w.tx, `SELECT `+productColumns+` FROM catalogw.products
 		WHERE id = $1 AND seller_id = $2 FOR UPDATE`, "catalogw.skus", product, seller)
 	if err != nil {
 		return catalogapi.Product{}, err
@@ -120,18 +123,18 @@ func (s *writerStore) lock(ctx context.Context, tx pgx.Tx, seller, product id.ID
 }
 
 // update stores a changed product at the next version.
-func (s *writerStore) update(ctx context.Context, tx pgx.Tx, p catalogapi.Product) (catalogapi.Product, error) {
+func (w *writing) update(ctx context.Context, p catalogapi.Product) (catalogapi.Product, error) {
 	var err error
-	if p.Version, err = next(ctx, tx); err != nil {
+	if p.Version, err = w.next(ctx); err != nil {
 		return p, err
 	}
-	err = tx.QueryRow(ctx, `UPDATE catalogw.products SET title = $2, description = $3, active = $4, version = $5, updated_at = clock_timestamp()
+	err = w.tx.QueryRow(ctx, `UPDATE catalogw.products SET title = $2, description = $3, active = $4, version = $5, updated_at = clock_timestamp()
 		WHERE id = $1 RETURNING updated_at`, p.ID, p.Title, p.Description, p.Active, p.Version).Scan(&p.UpdatedAt)
 	if err != nil {
 		return p, err
 	}
 	for _, v := range p.SKUs {
-		if _, err := tx.Exec(ctx, `UPDATE catalogw.skus SET price = $2 WHERE id = $1 AND price <> $2`, v.ID, v.Price); err != nil {
+		if _, err := w.tx.Exec(ctx, `UPDATE catalogw.skus SET price = $2 WHERE id = $1 AND price <> $2`, v.ID, v.Price); err != nil {
 			return p, err
 		}
 	}
