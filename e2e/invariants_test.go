@@ -24,7 +24,13 @@ func TestPlantedViolationsAreNamed(t *testing.T) {
 	buyer.deposit(t, 10000)
 	bought := buyer.do(t, "POST", "/orders", fresh("plant"), items(sku, 2))
 	buyer.order(t, bought.str("number"), "PAID")
-	order := buyer.do(t, "GET", "/orders/"+bought.str("number"), "", nil).str("id")
+	var explained struct {
+		ID id.ID `json:"id"`
+	}
+	if err := json.Unmarshal([]byte(mustCellctl(t, "route", bought.str("number"), "-o", "json")), &explained); err != nil {
+		t.Fatal(err)
+	}
+	order := explained.ID.String()
 	friend := register(t, "c2")
 	sent := buyer.want(t, 202, "POST", "/transfers", fresh("plant"), map[string]any{"to_user": friend.id, "amount": 5, "currency": "CNY"}).str("id")
 	buyer.transfer(t, sent, "SETTLED")
@@ -93,7 +99,7 @@ func TestUnknownIsNotFine(t *testing.T) {
 			t.Errorf("%s = %v with a cell unread, want unknown", r.ID, *r.OK)
 		}
 	}
-	if out, code := cellctl(t, "status"); code != 1 || !strings.Contains(out, "c1") || !strings.Contains(out, "c4    ?") {
+	if out, code := cellctl(t, "status"); code != 1 || !strings.Contains(out, "c1") || !strings.Contains(out, "c4      ?") {
 		t.Errorf("status = %d: %s", code, out)
 	}
 }

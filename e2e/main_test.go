@@ -96,6 +96,7 @@ func keepLogs(root string) {
 	if to == "" {
 		return
 	}
+	to = filepath.Join(to, time.Now().Format("150405"))
 	if err := os.CopyFS(to, os.DirFS(filepath.Join(root, ".demo", "logs"))); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e: logs:", err)
 	}

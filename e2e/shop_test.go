@@ -154,7 +154,7 @@ func (u *shopper) operation(t testing.TB, url string) {
 	t.Helper()
 	eventually(t, 30*time.Second, "the registration ends", func() (bool, string) {
 		a, err := send(t.Context(), "GET", url, "", "", nil)
-		return err == nil && a.str("state") == "done", a.String()
+		return err == nil && a.str("state") == "DONE", a.String()
 	})
 }
 

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -18,7 +19,7 @@ import (
 func cellctl(t testing.TB, args ...string) (string, int) {
 	t.Helper()
 	var out bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), filepath.Join(sys.root, "bin", "cellctl"), append(args, "--root", sys.root)...)
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), filepath.Join(sys.root, "bin", "cellctl"), append(args, "--root", sys.root)...)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
 	var exit *exec.ExitError
