@@ -398,6 +398,34 @@ func TestClaimContradictionsAreParked(t *testing.T) {
 	w.audit()
 }
 
+// Two operations reach the phone's home at the same moment: one is granted.
+func TestBeginsRace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "c1", "c2")
+	c2 := w.cells["c2"]
+	for round := range 20 {
+		digits := strings.TrimPrefix(w.phoneAt("c2", round), "+")
+		mac := c2.svc.mac(digits)
+		var wg sync.WaitGroup
+		for i := range 4 {
+			user := id.Make(int64(1000+4*round+i), 3, false)
+			m := bus.Message{Kind: kindBegin, Key: user.String(), Service: name, ReplyService: name, From: 3, To: routing.HashSlot(digits),
+				Body: marshal(t, claimBody{MAC: mac, User: user, OpID: user.String()})}
+			wg.Go(func() {
+				if res := bustest.Deliver(t, c2.bus, m); res.Outcome != bus.Handled {
+					t.Errorf("begin = %+v", res)
+				}
+			})
+		}
+		wg.Wait()
+		var granted int
+		err := c2.db.Super.QueryRow(t.Context(), `SELECT count(*) FROM cell.outbox WHERE slot = $1 AND kind = $2`, routing.HashSlot(digits), kindGranted).Scan(&granted)
+		if err != nil || granted != 1 {
+			t.Fatalf("%d operations were granted one phone, %v", granted, err)
+		}
+	}
+}
+
 // Many operations for few phones at all gateways, messages dropped, doubled and
 // reordered: one user for each phone in the end.
 func TestClaimStorm(t *testing.T) {
