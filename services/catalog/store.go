@@ -93,6 +93,8 @@ type store struct{ pool *pgxpool.Pool }
 
 // position says how far the copy is.
 func (s *store) position(ctx context.Context) (position, error) {
+	ctx, cancel := context.WithTimeout(ctx, pg.TxTimeout)
+	defer cancel()
 	p, err := readPosition(ctx, s.pool, "")
 	return p, pg.Error(err)
 }
