@@ -85,6 +85,9 @@ func TestScenario_W11_DependenciesAway(t *testing.T) {
 	for _, home := range all {
 		l.goesOn(t, home, 20)
 	}
+	seller := register(t, "c4")
+	seller.want(t, http.StatusCreated, "POST", "/seller", fresh("s"), map[string]any{"shop_name": fresh("Shop")})
+	seller.login(t, "c4")
 	before := pids()
 	away := []string{"c1/postgres", "c2/redis", "c3/nats", "global/control", "global/idgen", "global/catalog-writer"}
 	for _, name := range away {
@@ -98,9 +101,13 @@ func TestScenario_W11_DependenciesAway(t *testing.T) {
 		}
 		delete(before, name)
 	}
-	seller := register(t, "c4")
-	seller.want(t, http.StatusCreated, "POST", "/seller", fresh("s"), map[string]any{"shop_name": fresh("Shop")})
-	seller.login(t, "c4")
+	t.Cleanup(func() { // whatever happened
+		for _, name := range away {
+			if !process(t, name).Alive() {
+				restart(t, name)
+			}
+		}
+	})
 	end := time.After(outage())
 	for waiting := true; waiting; {
 		select {
