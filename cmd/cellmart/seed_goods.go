@@ -106,7 +106,7 @@ func (s shop) product(n int) catalogapi.NewProduct {
 	price = min(max(price/50*50, 500), 50_000)
 	p := catalogapi.NewProduct{
 		Title:       fmt.Sprintf("%s %s %s", s.brand, quality, thing.noun),
-		Description: fmt.Sprintf("%s from %s: %s, made in small batches.\n%s", thing.noun, s.name, quality, promise(s.name, n)),
+		Description: fmt.Sprintf("From %s: %s %s, made in small batches.\n%s", s.name, quality, thing.noun, promise(s.name, n)),
 		Category:    shelf.category,
 		SKUs:        []catalogapi.NewVariant{{Price: price, Currency: "CNY"}},
 	}
