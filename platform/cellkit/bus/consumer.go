@@ -39,6 +39,7 @@ type Consumer struct {
 	replies  map[string]ReplyHandler
 	own      atomic.Pointer[nats.Conn] // nil before Run and after it
 	work     chan struct{}             // one token for each message in work
+	retries  chan struct{}             // and one of these if it isn't the first try
 	fails    failures
 	metrics  consumerMetrics
 	timing   timing
@@ -50,8 +51,8 @@ type timing struct {
 	pull      time.Duration // one pull request stays open that long
 	heartbeat time.Duration // the server shows that long at most that it still knows the pull
 	ackWait   time.Duration // then the server gives the message again
-	nakFirst  time.Duration // delay after the first failure, doubling
-	nakLast   time.Duration // long enough that some thousand messages that can't be handled leave room for others
+	nakFirst  time.Duration // delay after the first failure, then four times as long
+	nakLast   time.Duration
 	silent    time.Duration // nothing came that long: look whether something should have
 }
 
@@ -78,6 +79,7 @@ func NewConsumer(o ConsumerOptions) *Consumer {
 	o.Log = o.Log.With("part", "bus")
 	c := &Consumer{
 		o: o, handlers: map[string]Handler{}, replies: map[string]ReplyHandler{}, work: make(chan struct{}, o.Workers),
+		retries: make(chan struct{}, max(1, o.Workers/2)),
 		timing: timing{
 			pull: 5 * time.Second, heartbeat: time.Second, ackWait: 10 * time.Second,
 			nakFirst: 100 * time.Millisecond, nakLast: 15 * time.Second, silent: 10 * time.Second,
@@ -193,6 +195,7 @@ func (c *Consumer) pullFrom(ctx context.Context, cell string, nc *nats.Conn) {
 // both think the other has it; the source sends the message again.
 func (c *Consumer) forward(ctx context.Context, m Message, owner string) Result {
 	if m.Hop >= maxHops {
+		c.dropped(m)
 		c.o.Log.Warn("message dropped after too many hops", "id", m.ID, "slot", m.To, "owner", owner)
 		return Result{Outcome: Dropped, Owner: owner}
 	}
@@ -217,4 +220,9 @@ func (c *Consumer) forward(ctx context.Context, m Message, owner string) Result 
 	}
 	c.metrics.forwarded.WithLabelValues(owner).Inc()
 	return Result{Outcome: Forwarded, Owner: owner}
+}
+
+// dropped counts a copy that was let go: its source sends another.
+func (c *Consumer) dropped(m Message) {
+	c.metrics.handled.WithLabelValues(c.kindLabel(m.Kind), string(Dropped)).Inc()
 }

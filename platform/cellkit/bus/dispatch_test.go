@@ -122,15 +122,13 @@ func TestScenario_M04_StreamDedupeIsNotReliedOn(t *testing.T) {
 		s := c1.spy(t)
 		stop := start(t, c1.dispatcher().Run)
 		s.stream(t, "c2")
-		// The ids that the next attempts will have are in its memory, the messages aren't: the second attempt
-		// of a wrong stream is as bad as the first.
-		for _, id := range []string{"1/do.it:a/1.1", "1/do.it:a/1.2"} {
-			if _, err := s.js.Publish(t.Context(), bus.Subject("c2", "other", "x"), []byte(`{"id":"bogus"}`), jetstream.WithMsgID(id)); err != nil {
-				t.Fatal(err)
-			}
+		// The id that the reply's first attempt will have is in its memory, the message isn't.
+		_, err := s.js.Publish(t.Context(), bus.Subject("c2", "other", "x"), []byte(`{"id":"bogus"}`), jetstream.WithMsgID("1/"+bus.ReplyID(half, "do.it:a")+"/1.1"))
+		if err != nil {
+			t.Fatal(err)
 		}
-		c1.send(t, 1, half, "a")
-		s.has(t, 15*time.Second, "c2", "do.it:a")
+		want(t, c1.consumer().Deliver(t.Context(), request(half, 1, "a")), bus.Handled)
+		s.has(t, 15*time.Second, "c2", bus.ReplyID(half, "do.it:a"))
 		stop()
 	})
 	t.Run("it lets one in twice", func(t *testing.T) {

@@ -31,7 +31,8 @@
 //	slot moved                            the receiver sends it on to the owner, up to
 //	                                      4 hops, then acks; lost there: sent again
 //	own database down, or lease over      nothing is pulled until it takes writes
-//	handler fails for a passing reason    negative ack with delay, 0.1 s to 15 s
+//	handler fails for a passing reason    negative ack with delay, 0.1 s to 15 s; after
+//	                                      some tries left to the source's next copy
 //	handler gives up (Park)               parked with an alarm, acked; copies too
 //	handler fails 20 times                parked with an alarm, acked; a later copy
 //	                                      that succeeds resolves it

@@ -10,10 +10,10 @@ func (c *Consumer) FailAt(f func(step string) error) { c.step = f }
 func (d *Dispatcher) FailAt(f func(step string) error) { d.step = f }
 
 // Hurry shortens the waits that a test would have to sit out.
-func (c *Consumer) Hurry(ackWait, silent, nakLast time.Duration) {
+func (c *Consumer) Hurry(ackWait, silent, nakFirst, nakLast time.Duration) {
 	c.timing.pull, c.timing.heartbeat = time.Second, 200*time.Millisecond
 	c.timing.ackWait, c.timing.silent = ackWait, silent
-	c.timing.nakFirst, c.timing.nakLast = 20*time.Millisecond, nakLast
+	c.timing.nakFirst, c.timing.nakLast = nakFirst, nakLast
 }
 
 // MaxTries is how often a message may fail.

@@ -34,7 +34,7 @@ const (
 	Parked    Outcome = "parked"
 	Elsewhere Outcome = "elsewhere" // Owner has the slot
 	Forwarded Outcome = "forwarded" // and was sent on to it
-	Dropped   Outcome = "dropped"   // too many hops; the source sends it again
+	Dropped   Outcome = "dropped"   // too many hops or tries; the source sends it again
 	Again     Outcome = "again"     // a passing reason, in Err
 )
 

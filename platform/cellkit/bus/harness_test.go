@@ -9,7 +9,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -216,7 +218,7 @@ func (c *cell) consumer() *bus.Consumer {
 		Service: "toy", Cell: c.name, Pool: c.db.App, NATSURL: c.nats.URL, Dialer: link.Dialer{Addr: c.links.addr}, Table: c.table,
 		Log: logger(), Metrics: c.metrics,
 	})
-	con.Hurry(2*time.Second, 2*time.Second, 200*time.Millisecond)
+	con.Hurry(2*time.Second, 2*time.Second, 20*time.Millisecond, 200*time.Millisecond)
 	con.Handle("do.it", func(ctx context.Context, tx *pg.Tx, m bus.Message) (bus.Reply, error) {
 		return bus.Reply{Kind: "done.it", Body: map[string]string{"of": m.Key}}, effect(ctx, tx, "do "+m.Key)
 	})
@@ -290,6 +292,32 @@ func (c *cell) open(t testing.TB, slot routing.Slot) *pg.Tx {
 		t.Fatal(err)
 	}
 	return &pg.Tx{Tx: tx, Entry: pg.Entry{Slot: slot, Epoch: 1}}
+}
+
+// metric sums the series of a name that have all of the labels.
+func (c *cell) metric(t testing.TB, name string, labels ...string) float64 {
+	t.Helper()
+	w := httptest.NewRecorder()
+	c.metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	sum := 0.0
+lines:
+	for line := range strings.Lines(w.Body.String()) {
+		if !strings.HasPrefix(line, name+"{") {
+			continue
+		}
+		for _, l := range labels {
+			if !strings.Contains(line, l) {
+				continue lines
+			}
+		}
+		f := strings.Fields(line)
+		v, err := strconv.ParseFloat(f[len(f)-1], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += v
+	}
+	return sum
 }
 
 // request is the message that send's request becomes.

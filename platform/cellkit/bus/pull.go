@@ -99,21 +99,43 @@ func (s *source) fetch(ctx context.Context, cons jetstream.Consumer) error {
 	}
 	for msg := range batch.Messages() {
 		s.last = time.Now()
-		select {
-		case s.c.work <- struct{}{}:
-			s.wg.Go(func() {
-				defer func() { <-s.c.work }()
-				s.handle(context.WithoutCancel(ctx), msg) // bounded by the transaction's own limit
-			})
-		case <-ctx.Done():
-			_ = msg.Nak() // for another instance, at once
-		}
+		s.start(ctx, msg)
 	}
 	err = batch.Error()
 	if errors.Is(err, nats.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, jetstream.ErrNoMessages) {
 		return nil
 	}
 	return err
+}
+
+// start gives a message to a worker, waiting for a free one. At most half of
+// them work on second and further tries: the server gives those out first, and
+// many that fail must not keep new messages waiting (S-M11).
+func (s *source) start(ctx context.Context, msg jetstream.Msg) {
+	n := deliveries(msg)
+	if n > 1 {
+		select {
+		case s.c.retries <- struct{}{}:
+		default:
+			_ = msg.NakWithDelay(s.delay(n)) // if that is lost, it comes after AckWait
+			return
+		}
+	}
+	release := func() {
+		if n > 1 {
+			<-s.c.retries
+		}
+	}
+	select {
+	case s.c.work <- struct{}{}:
+		s.wg.Go(func() {
+			defer func() { <-s.c.work; release() }()
+			s.handle(context.WithoutCancel(ctx), msg, n) // bounded by the transaction's own limit
+		})
+	case <-ctx.Done():
+		_ = msg.Nak() // for another instance, at once
+		release()
+	}
 }
 
 // watch looks, when nothing has come for a while, whether something should have
@@ -142,12 +164,14 @@ func (s *source) watch(ctx context.Context, cons jetstream.Consumer) error {
 	return errSilent
 }
 
-// handle does one message and tells the server what became of it.
-func (s *source) handle(ctx context.Context, msg jetstream.Msg) {
+// handle does one message, delivered the nth time, and tells the server what
+// became of it.
+func (s *source) handle(ctx context.Context, msg jetstream.Msg, n int) {
 	s.c.metrics.received.WithLabelValues(s.cell).Inc()
 	var res Result
 	m, err := decode(msg.Data(), s.c.o.Service)
-	if err != nil {
+	malformed := err != nil
+	if malformed {
 		res = s.c.parkMalformed(ctx, msg.Subject(), msg.Data(), err)
 	} else {
 		res = s.c.Deliver(ctx, m)
@@ -158,9 +182,13 @@ func (s *source) handle(ctx context.Context, msg jetstream.Msg) {
 	if s.c.at("ack") != nil {
 		return
 	}
+	if res.Outcome == Again && !malformed && n >= tries(m) {
+		s.c.dropped(m)
+		res.Outcome = Dropped
+	}
 	if res.Outcome == Again {
-		s.log.Info("message waits for another try", "id", m.ID, "kind", m.Kind, "error", res.Err)
-		err = msg.NakWithDelay(s.delay(msg))
+		s.log.Info("message waits for another try", "id", m.ID, "kind", m.Kind, "tries", n, "error", res.Err)
+		err = msg.NakWithDelay(s.delay(n))
 	} else {
 		err = msg.Ack()
 	}
@@ -169,12 +197,22 @@ func (s *source) handle(ctx context.Context, msg jetstream.Msg) {
 	}
 }
 
-func (s *source) delay(msg jetstream.Msg) time.Duration {
-	n := uint64(1)
+// tries is how often one copy of a message is tried. Its source sends another
+// until it is answered, so copies that can't be handled must go, or they would
+// pile up; the later ones come half a minute apart and need less patience.
+func tries(m Message) int { return max(2, 6-m.Attempt) }
+
+// delay grows from 0.1 s to 15 s.
+func (s *source) delay(n int) time.Duration {
+	return min(s.c.timing.nakFirst<<min(2*(n-1), 20), s.c.timing.nakLast)
+}
+
+// deliveries counts how often the server has given this message out.
+func deliveries(msg jetstream.Msg) int {
 	if md, err := msg.Metadata(); err == nil {
-		n = md.NumDelivered
+		return int(min(md.NumDelivered, 1<<20))
 	}
-	return min(s.c.timing.nakFirst<<min(n-1, 10), s.c.timing.nakLast)
+	return 1
 }
 
 // canWrite says whether the own database takes writes at the moment.
