@@ -124,8 +124,8 @@ func TestOrderIsPaidAcrossCells(t *testing.T) {
 func TestScenario_O06_CartAfterADecline(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.svc.wait = 5 * time.Second
-	w.run()
+	w.svc.wait = 20 * time.Second
+	stop := w.run()
 	for n := range 2 {
 		w.want(200, "PUT", "/cart/items/"+sku(n).String(), orderapi.Quantity{Quantity: 2}, buyer, "")
 	}
@@ -133,10 +133,12 @@ func TestScenario_O06_CartAfterADecline(t *testing.T) {
 	if rec.Code != 422 || !strings.Contains(rec.Body.String(), "INSUFFICIENT_FUNDS") || rec.Header().Get("Location") == "" {
 		t.Fatalf("without money: %d %s", rec.Code, rec.Body)
 	}
+	w.rest() // what was held is back
 	w.stock.set(sku(1), 1)
 	if rec := w.ask("POST", "/orders", "{}", buyer, "k2"); rec.Code != 422 || !strings.Contains(rec.Body.String(), "OUT_OF_STOCK") {
 		t.Fatalf("without stock: %d %s", rec.Code, rec.Body)
 	}
+	w.rest()
 	w.stock.set(sku(1), 1000)
 	w.deposit(buyer, 5_000)
 	// The cart has grown since; all of it can be ordered, and is gone then.
@@ -150,7 +152,8 @@ func TestScenario_O06_CartAfterADecline(t *testing.T) {
 	if rec := w.ask("POST", "/orders", "{}", buyer, "k4"); rec.Code != 422 || !strings.Contains(rec.Body.String(), "CART_EMPTY") {
 		t.Errorf("empty cart: %d %s", rec.Code, rec.Body)
 	}
-	w.rest()
+	stop()
+	w.drain()
 	w.audit(5_000)
 }
 
@@ -181,8 +184,8 @@ func (w *world) rest() {
 func TestScenario_O07_DoubleSubmit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.svc.wait = 5 * time.Second
-	w.run()
+	w.svc.wait = 20 * time.Second
+	stop := w.run()
 	w.deposit(buyer, 50_000)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -222,7 +225,8 @@ func TestScenario_O07_DoubleSubmit(t *testing.T) {
 	if n := w.orders(); n != 2 {
 		t.Errorf("%d orders, want one more", n)
 	}
-	w.rest()
+	stop()
+	w.drain()
 	w.audit(50_000)
 }
 
@@ -310,7 +314,7 @@ func TestCancelAtEveryPoint(t *testing.T) {
 	w := newWorld(t)
 	w.deposit(buyer, 10_000)
 	outcomes := map[string]int{}
-	for steps := range 14 {
+	for steps := 0; outcomes["PAID"] == 0 && steps < 60; steps++ {
 		placed := w.want(202, "POST", "/orders", items(0, 1, 1, 1), buyer, fmt.Sprint("k", steps))
 		var queue []bustest.Row
 		for range steps {

@@ -16,7 +16,7 @@ import (
 func TestHTTP(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.svc.wait = 5 * time.Second
+	w.svc.wait = 20 * time.Second
 	w.run()
 	w.deposit(buyer, 100_000)
 	w.stock.set(sku(4), 1)

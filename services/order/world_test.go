@@ -102,7 +102,7 @@ func newWorld(t testing.TB) *world {
 		transfer.Register(user.Handle, user.HandleReply, func(context.Context, *pg.Tx, id.ID) (bool, string, error) { return true, "", nil })
 		w.consumers[cell] = map[string]*bus.Consumer{"order": order, "inventory": inventory, "user": user}
 	}
-	w.echo = web.New(web.Options{Service: "order", Cell: "c1"})
+	w.echo = web.New(web.Options{Service: "order", Cell: "c1", Timeout: 30 * time.Second})
 	(&server{Service: w.svc, numbers: numbers, cursorKey: []byte("a key for cursors")}).mount(w.echo)
 	return w
 }
@@ -172,8 +172,8 @@ func (w *world) drain() {
 	w.t.Fatalf("messages without end: %+v", w.due())
 }
 
-// run delivers messages in the background until the test ends.
-func (w *world) run() {
+// run delivers messages in the background until stop, or the test's end.
+func (w *world) run() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -186,7 +186,9 @@ func (w *world) run() {
 			<-tick.C
 		}
 	})
-	w.t.Cleanup(func() { cancel(); wg.Wait() })
+	stop = func() { cancel(); wg.Wait() }
+	w.t.Cleanup(stop)
+	return stop
 }
 
 // crash delivers a message with an end that may come between any two statements.
