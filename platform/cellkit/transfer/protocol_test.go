@@ -17,7 +17,6 @@ import (
 	"example.com/cellmart/platform/cellkit/id"
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/cellkit/transfer"
-	"example.com/cellmart/platform/routing"
 )
 
 // S-M09: random drops, doubles, reorderings and crashes: money is conserved and
