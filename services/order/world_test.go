@@ -157,9 +157,32 @@ func (w *world) due() (out []bustest.Row) {
 	return out
 }
 
+// quiet waits for transactions whose client is gone: one that was cut off in its
+// COMMIT may still commit.
+func (w *world) quiet() {
+	w.t.Helper()
+	end, tick := time.NewTimer(20*time.Second), time.NewTicker(5*time.Millisecond)
+	defer end.Stop()
+	defer tick.Stop()
+	for _, db := range w.db {
+		for busy := 1; busy > 0; {
+			if err := db.Super.QueryRow(context.Background(), `SELECT count(*) FROM pg_stat_activity
+				WHERE datname = current_database() AND usename = $1 AND state <> 'idle'`, pg.RoleApp).Scan(&busy); err != nil {
+				w.t.Fatal(err)
+			}
+			select {
+			case <-tick.C:
+			case <-end.C:
+				w.t.Fatalf("%d transactions without end", busy)
+			}
+		}
+	}
+}
+
 // drain delivers everything until nothing is open.
 func (w *world) drain() {
 	w.t.Helper()
+	w.quiet()
 	for range 200 {
 		due := w.due()
 		if len(due) == 0 {
