@@ -8,12 +8,14 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"example.com/cellmart/api/apitest"
 	"example.com/cellmart/platform/cellkit/call"
 	"example.com/cellmart/platform/cellkit/env"
 	"example.com/cellmart/platform/cellkit/id"
@@ -110,10 +112,32 @@ func TestBadInputCostsNoCall(t *testing.T) {
 	}
 }
 
+// The gateway lets through exactly what the document promises.
+func TestRulesAreTheDocument(t *testing.T) {
+	t.Parallel()
+	var got []string
+	for _, r := range rules() {
+		path := prefix + r.path
+		for _, name := range []string{"id", "sku", "number"} {
+			path = strings.ReplaceAll(path, ":"+name, "{"+name+"}")
+		}
+		got = append(got, r.method+" "+path)
+		if (r.param != "") != strings.Contains(r.path, "/:") || r.param != "" && !strings.Contains(r.path, "/:"+r.param) {
+			t.Errorf("%s %s checks %q", r.method, r.path, r.param)
+		}
+	}
+	want := apitest.Operations(t)
+	slices.Sort(got)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("rules (-document +gateway):\n%s", diff)
+	}
+}
+
 func TestSlotsOfRequests(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "c1", "c2")
-	c1, c2 := w.cells["c1"], w.cells["c2"]
+	c1 := w.cells["c1"]
 	near, far := w.userOf("c1"), w.userOf("c2")
 	numbers, err := id.NewNumbers([]byte("the order service's key"))
 	if err != nil {
@@ -141,7 +165,7 @@ func TestSlotsOfRequests(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			opts := []option{ // nobody outside says who they are
-				with(call.HeaderUser, "666"), with(call.HeaderSlot, "7"), with(call.HeaderEpoch, "99"), with(call.HeaderHop, "1"), with(call.HeaderFrom, "c2"),
+				with(call.HeaderUser, "666"), with(call.HeaderSlot, "7"), with(call.HeaderEpoch, "99"), with(call.HeaderHop, "1"), with(call.HeaderFrom, "c2"), with(call.HeaderSeller, "true"),
 			}
 			if tc.as != nil {
 				opts = append(opts, tc.as)
@@ -149,13 +173,12 @@ func TestSlotsOfRequests(t *testing.T) {
 			do(t, c1.public, tc.method, tc.path, tc.body, opts...).want(t, 200, "", tc.cell)
 			calls := w.cells[tc.cell].services.calls()
 			h := calls[len(calls)-1].Header
-			got := fmt.Sprint(h.Get(call.HeaderSlot), " ", h.Get(call.HeaderUser), " ", h.Get(call.HeaderEpoch), " ", h.Get(call.HeaderHop), h.Get(call.HeaderFrom))
+			got := fmt.Sprint(h.Get(call.HeaderSlot), " ", h.Get(call.HeaderUser), " ", h.Get(call.HeaderEpoch), " ", h.Get(call.HeaderHop), h.Get(call.HeaderSeller), h.Get(call.HeaderFrom))
 			if want := fmt.Sprint(tc.slot, " ", tc.user, " 1 ", tc.cell); got != want {
 				t.Errorf("the service was told %q, want %q", got, want)
 			}
 		})
 	}
-	_ = c2
 }
 
 func TestLogin(t *testing.T) {
@@ -208,7 +231,7 @@ func TestProductsAreWrittenInTheGlobalZone(t *testing.T) {
 	post().want(t, 200, "", routing.Global)
 	h := w.writer.calls()[0].Header
 	for name, want := range map[string]string{
-		call.HeaderUser: seller.String(), call.HeaderSlot: seller.Slot().String(), call.HeaderFrom: "", call.HeaderIdempotencyKey: "k", "Authorization": "Bearer seller-" + seller.String(),
+		call.HeaderUser: seller.String(), call.HeaderSeller: "true", call.HeaderSlot: seller.Slot().String(), call.HeaderFrom: "", call.HeaderIdempotencyKey: "k", "Authorization": "Bearer seller-" + seller.String(),
 	} {
 		if v := h.Get(name); v != want {
 			t.Errorf("%s = %q, want %q", name, v, want)
