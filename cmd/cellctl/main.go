@@ -67,13 +67,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		if v.name != args[0] {
 			continue
 		}
-		c := &cli{out: stdout, log: stderr, flags: flag.NewFlagSet(v.name, flag.ContinueOnError)}
+		c := &cli{out: stdout, log: stderr, flags: newFlags()}
 		err := v.run(ctx, c, args[1:])
 		return exit(stderr, v, err)
 	}
 	fmt.Fprintf(stderr, "cellctl: no command %q; `cellctl help` lists them\n", args[0])
 	return 2
 }
+
+func newFlags() *flag.FlagSet { return flag.NewFlagSet("cellctl", flag.ContinueOnError) }
 
 // errFails says that what was asked about does not hold; it was printed already.
 var errFails = errors.New("does not hold")
@@ -123,13 +125,18 @@ func (c *cli) parse(args []string, min, max int) ([]string, error) {
 		return nil, usage("-o takes text or json, not %q", *output)
 	}
 	if len(words) < min || len(words) > max {
-		return nil, usage("takes %s, got %d words; `cellctl help` shows it", count(min, max), len(words))
+		return nil, usage("takes %s, got %d; `cellctl help` shows it", count(min, max), len(words))
 	}
 	return words, nil
 }
 
 func count(min, max int) string {
-	if min == max {
+	switch {
+	case max == 0:
+		return "no words"
+	case min == 1 && max == 1:
+		return "one word"
+	case min == max:
 		return fmt.Sprint(min, " words")
 	}
 	return fmt.Sprintf("%d to %d words", min, max)

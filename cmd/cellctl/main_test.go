@@ -1,0 +1,44 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+func TestBadInputIsOneLineAndExitCodeTwo(t *testing.T) {
+	root := t.TempDir() // no demo here
+	for _, args := range []string{
+		"nonsense", "unplug", "unplug c1 c2", "plug", "route", "route a b", "link c1", "link c1 c2 c3", "link c1 c2 --cut sideways",
+		"link c1 c2 --delay -1s", "link c1 c2 --delay 2h", "link c1 c2 --delay soon", "transfer a b", "status x", "status -o yaml",
+		"status --nosuch", "invariants now", "demo sideways", "status", "unplug c1", "invariants", "transfer", "demo status",
+	} {
+		var out, errs bytes.Buffer
+		code := run(t.Context(), append(strings.Fields(args), "--root", root), &out, &errs)
+		if code != 2 || strings.Count(errs.String(), "\n") != 1 {
+			t.Errorf("cellctl %s = %d, %q; want 2 and one line", args, code, errs.String())
+		}
+	}
+}
+
+func TestHelpNamesEveryVerb(t *testing.T) {
+	var out, errs bytes.Buffer
+	if code := run(t.Context(), nil, &out, &errs); code != 0 {
+		t.Errorf("cellctl = %d", code)
+	}
+	for _, v := range verbs() {
+		if !strings.Contains(out.String(), "cellctl "+v.name) {
+			t.Errorf("help says nothing of %s", v.name)
+		}
+	}
+}
+
+func TestWordsAndFlagsInAnyOrder(t *testing.T) {
+	for _, args := range []string{"-o json c1", "c1 -o json", "c1 -o=json"} {
+		c := &cli{flags: newFlags()}
+		words, err := c.parse(strings.Fields(args), 1, 1)
+		if err != nil || len(words) != 1 || words[0] != "c1" || !c.json {
+			t.Errorf("%q = %v, json %v, %v", args, words, c.json, err)
+		}
+	}
+}
