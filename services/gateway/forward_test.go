@@ -3,7 +3,9 @@ package gateway
 import (
 	"context"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -12,11 +14,11 @@ import (
 
 	"example.com/cellmart/platform/cellkit/call"
 	"example.com/cellmart/platform/cellkit/link"
+	"example.com/cellmart/platform/cellkit/relay"
 	"example.com/cellmart/platform/routing"
 )
 
 func TestAnyGatewayServesAnyUser(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "c1", "c2")
 	c1, c2 := w.cells["c1"], w.cells["c2"]
 	user := w.userOf("c2")
@@ -46,7 +48,6 @@ func TestAnyGatewayServesAnyUser(t *testing.T) {
 }
 
 func TestAnswersSayWhoServed(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "c1", "c2")
 	c2 := w.cells["c2"]
 	c2.tables.Store(moved(t, w.table, w.userOf("c1"), "c2")) // version 1; c1 still has 0
@@ -62,7 +63,6 @@ func TestAnswersSayWhoServed(t *testing.T) {
 
 // S-R04: there is no default cell, and no answer of the old cell after a move.
 func TestScenario_R04_UnknownAndMovedSlots(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "c1", "c2", "c3")
 	c1, c2, c3 := w.cells["c1"], w.cells["c2"], w.cells["c3"]
 	user := w.userOf("c2")
@@ -98,7 +98,6 @@ func TestScenario_R04_UnknownAndMovedSlots(t *testing.T) {
 }
 
 func TestNoSecondHop(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "c1", "c2")
 	c2 := w.cells["c2"]
 	user := w.userOf("c1")
@@ -118,7 +117,6 @@ func TestNoSecondHop(t *testing.T) {
 
 // A sender with a newer table is believed enough to look for one.
 func TestHomeWaitsForTheTableThatTheSenderHas(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "c1", "c2")
 	c1, c2 := w.cells["c1"], w.cells["c2"]
 	user := w.userOf("c1")
@@ -129,7 +127,6 @@ func TestHomeWaitsForTheTableThatTheSenderHas(t *testing.T) {
 }
 
 func TestRefusedWith421(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "c1", "c2")
 	c1, c2 := w.cells["c1"], w.cells["c2"]
 	user := w.userOf("c1")
@@ -158,6 +155,18 @@ func TestRefusedWith421(t *testing.T) {
 			t.Errorf("Retry-After %q after %d refusals, want one after 2", a.header.Get("Retry-After"), refusals.Load())
 		}
 	})
+	t.Run("without an owner: the table that comes meanwhile says where", func(t *testing.T) {
+		next := moved(t, w.table, w.userOf("c1")+1<<14, "c2") // the same slot, another user
+		c2.services.answers(nil)
+		c1.services.answers(func(w http.ResponseWriter, _ *http.Request) bool {
+			refuse(w, call.Problem{Status: 421, Code: "MISROUTED"})
+			return true
+		})
+		g := *c1.gateway
+		g.table, g.refresh = &routing.Holder{}, func() { g.table.Store(next) }
+		g.table.Store(w.table)
+		do(t, startPublic(t, &g), "GET", "/api/v1/me", "", as("user", user)).want(t, 200, "", "c2")
+	})
 	t.Run("an owner that no table has is not believed", func(t *testing.T) {
 		refusals.Store(0)
 		c1.services.answers(misroute("evil", 9))
@@ -185,10 +194,9 @@ func TestRefusedWith421(t *testing.T) {
 }
 
 func TestDrainingSlotIsWaitedFor(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "c1", "c2")
 	c1, c2 := w.cells["c1"], w.cells["c2"]
-	c1.gateway.limits.hold, c1.gateway.limits.pause = 300*time.Millisecond, 10*time.Millisecond
+	c1.gateway.limits.hold, c1.gateway.limits.pause = 2*time.Second, 10*time.Millisecond
 	user := w.userOf("c2")
 	var n atomic.Int64
 	draining := func(times int64) {
@@ -209,8 +217,8 @@ func TestDrainingSlotIsWaitedFor(t *testing.T) {
 	draining(1 << 30)
 	a := do(t, c1.public, "GET", "/api/v1/me", "", as("user", user))
 	a.want(t, 503, "SLOT_DRAINING", "c1")
-	if a.took > 3*time.Second {
-		t.Errorf("waited %v, limit 300 ms", a.took)
+	if a.took > 5*time.Second {
+		t.Errorf("waited %v, limit 2 s", a.took)
 	}
 	c2.services.answers(func(w http.ResponseWriter, _ *http.Request) bool {
 		refuse(w, call.Problem{Status: 503, Code: "LEASE_OVER"})
@@ -222,7 +230,6 @@ func TestDrainingSlotIsWaitedFor(t *testing.T) {
 // The plug is pulled: who asks at once waits a second at most, who asks later
 // doesn't wait; the others' requests all succeed.
 func TestUnreachableHome(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "c1", "c2", "c3")
 	c1, c2 := w.cells["c1"], w.cells["c2"]
 	victim, own, third := w.userOf("c2"), w.userOf("c1"), w.userOf("c3")
@@ -278,7 +285,6 @@ func TestUnreachableHome(t *testing.T) {
 
 // A home whose gateway is gone while its agent runs is unreachable as well.
 func TestHomeGatewayGone(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "c1", "c2")
 	c1, user := w.cells["c1"], as("user", w.userOf("c2"))
 	do(t, c1.public, "GET", "/api/v1/me", "", user).want(t, 200, "", "c2")
@@ -290,10 +296,8 @@ func TestHomeGatewayGone(t *testing.T) {
 }
 
 func TestLostAnswers(t *testing.T) {
-	t.Parallel()
 	for _, home := range []string{"c1", "c2"} {
 		t.Run("home "+home, func(t *testing.T) {
-			t.Parallel()
 			w := newWorld(t, "c1", "c2")
 			user, services := w.userOf(home), w.cells[home].services
 			// With a home elsewhere, the home's gateway is what may repeat.
@@ -326,8 +330,41 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
+// A connection between gateways that breaks: what may have arrived is not sent
+// again, unless it's safe to.
+func TestBrokenHop(t *testing.T) {
+	w := newWorld(t, "c1", "c2")
+	var n, broken atomic.Int64
+	home := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		if n.Add(1) <= broken.Load() {
+			panic(http.ErrAbortHandler)
+		}
+		rw.Header().Set(call.HeaderCell, "c2")
+	}))
+	t.Cleanup(home.Close)
+	w.cells["c1"].gateway.peers.get("c2").transport = relay.NewTransport(func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, home.Listener.Addr().String())
+	}, time.Second)
+	for _, tc := range []struct {
+		name, method string
+		opts         []option
+		status       int
+		calls        int64
+	}{
+		{"write", "POST", nil, 503, 1},
+		{"write with a key", "POST", []option{with(call.HeaderIdempotencyKey, "k")}, 200, 2},
+		{"read", "GET", nil, 200, 2},
+	} {
+		n.Store(0)
+		broken.Store(1)
+		a := do(t, w.cells["c1"].public, tc.method, "/api/v1/orders", "", append(tc.opts, as("user", w.userOf("c2")))...)
+		if a.status != tc.status || n.Load() != tc.calls || a.status == 503 && a.problem.Code != "OUTCOME_UNKNOWN" {
+			t.Errorf("%s: %d %q after %d calls, want %d after %d", tc.name, a.status, a.problem.Code, n.Load(), tc.status, tc.calls)
+		}
+	}
+}
+
 func TestSlowService(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "c1")
 	c1 := w.cells["c1"]
 	c1.gateway.limits.local = 50 * time.Millisecond
@@ -355,7 +392,6 @@ func TestSlowService(t *testing.T) {
 
 // A client that leaves takes its request along, also over the hop.
 func TestClientGone(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "c1", "c2")
 	began, ended := make(chan struct{}, 1), make(chan struct{}, 1)
 	w.cells["c2"].services.answers(func(_ http.ResponseWriter, r *http.Request) bool {
@@ -386,7 +422,6 @@ func TestClientGone(t *testing.T) {
 }
 
 func TestInstances(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "c1")
 	c1 := w.cells["c1"]
 	dead := "http://127.0.0.1:" + strconv.Itoa(freePort(t))

@@ -100,6 +100,8 @@ type world struct {
 
 // newWorld starts cells (and the global zone with the catalog's writer), all
 // linked, and waits for the links.
+// Tests with a world run one after the other: its links must be answered within
+// 750 ms, which many worlds on few cores would not be.
 func newWorld(t *testing.T, names ...string) *world {
 	t.Helper()
 	w := &world{cells: map[string]*cell{}, table: routing.Spread(names)}

@@ -47,7 +47,6 @@ func freePort(t *testing.T) int {
 }
 
 func TestBadInputCostsNoCall(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "c1", "c2")
 	c1 := w.cells["c1"]
 	numbers, err := id.NewNumbers([]byte("the order service's key"))
@@ -135,7 +134,6 @@ func TestRulesAreTheDocument(t *testing.T) {
 }
 
 func TestSlotsOfRequests(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "c1", "c2")
 	c1 := w.cells["c1"]
 	near, far := w.userOf("c1"), w.userOf("c2")
@@ -182,7 +180,6 @@ func TestSlotsOfRequests(t *testing.T) {
 }
 
 func TestLogin(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "c1", "c2")
 	c1, c2 := w.cells["c1"], w.cells["c2"]
 	home := w.userOf("c2")
@@ -222,7 +219,6 @@ func TestLogin(t *testing.T) {
 }
 
 func TestProductsAreWrittenInTheGlobalZone(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "c1", "c2")
 	c1, seller := w.cells["c1"], w.userOf("c2")
 	post := func() answer {
