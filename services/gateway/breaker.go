@@ -14,10 +14,15 @@ import (
 	"example.com/cellmart/platform/routing"
 )
 
-// refusedFor is how long an instance that refused a connection is asked last.
-const refusedFor = 500 * time.Millisecond
+// An instance is asked last from when it refused a connection, broke one, was
+// slow, or left health calls unanswered, until a health call is answered.
+const (
+	instanceEvery   = time.Second
+	instanceSilence = 3 * time.Second
+)
 
-// service is a service of the own cell: one or more instances.
+// service is a service of the own cell: one or more instances. Some may be spare
+// places where nothing runs.
 type service struct {
 	name      string
 	transport http.RoundTripper
@@ -26,33 +31,72 @@ type service struct {
 }
 
 type instance struct {
-	base      string
-	refusedAt atomic.Int64 // Unix nanoseconds of the last refused connection
+	base   string
+	health *relay.Breaker // nil for a single one: there is no choice
 }
 
-func newService(name string, urls []string) *service {
-	s := &service{name: name, transport: relay.NewTransport((&net.Dialer{}).DialContext, 500*time.Millisecond)}
+func newService(name string, urls []string, log *slog.Logger) *service {
+	dial := (&net.Dialer{}).DialContext
+	s := &service{name: name, transport: relay.NewTransport(dial, 500*time.Millisecond)}
 	for _, u := range urls {
-		s.instances = append(s.instances, &instance{base: u})
+		in := &instance{base: u}
+		if len(urls) > 1 {
+			in.health = relay.NewBreaker(relay.BreakerOptions{
+				Probe: relay.Probe(dial, u), Every: instanceEvery, Silence: instanceSilence, Errors: 1,
+				OnChange: func(open bool, why error) {
+					if open {
+						log.Info("instance is out", "target", name, "url", u, "error", why)
+						return
+					}
+					log.Info("instance is in", "target", name, "url", u)
+				},
+			})
+		}
+		s.instances = append(s.instances, in)
 	}
 	return s
 }
 
-// order lists the instances in turn, those that just refused a connection last.
+// run makes the instances' health calls until ctx ends.
+func (s *service) run(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	for _, in := range s.instances {
+		if in.health != nil {
+			running.Go(func() { in.health.Run(ctx) })
+		}
+	}
+}
+
+// order lists the instances in turn, those that are out last: when all are, it
+// is better to try than to refuse.
 func (s *service) order() []*instance {
 	n := len(s.instances)
 	first := int(s.turn.Add(1) % uint64(n))
 	good, bad := make([]*instance, 0, n), []*instance(nil)
-	now := time.Now().UnixNano()
 	for i := range n {
 		in := s.instances[(first+i)%n]
-		if now-in.refusedAt.Load() < int64(refusedFor) {
+		if in.out() {
 			bad = append(bad, in)
 		} else {
 			good = append(good, in)
 		}
 	}
 	return append(good, bad...)
+}
+
+func (in *instance) out() bool {
+	if in.health == nil {
+		return false
+	}
+	open, _ := in.health.Open()
+	return open
+}
+
+func (in *instance) failed(err error) {
+	if in.health != nil {
+		in.health.Failed(err)
+	}
 }
 
 // send asks the instances in order until one is reached. What may have been sent
@@ -63,18 +107,20 @@ func (s *service) send(ctx context.Context, q relay.Request, limit time.Duration
 	again := q.Repeatable()
 	var failure error
 	for i := 0; i < len(order); i++ {
-		res, err := relay.Send(ctx, s.transport, order[i].base, q, limit)
+		res, err := s.try(ctx, order[i], q, limit)
 		if err == nil {
 			return res, nil
 		}
 		failure = err
 		var lost *relay.Lost
-		if !errors.As(err, &lost) || ctx.Err() != nil || errors.Is(err, relay.ErrSlow) {
+		if !errors.As(err, &lost) || ctx.Err() != nil {
 			return nil, err
 		}
+		order[i].failed(err)
 		switch {
+		case errors.Is(err, relay.ErrSlow):
+			return nil, err
 		case !lost.Sent:
-			order[i].refusedAt.Store(time.Now().UnixNano())
 		case again:
 			again = false
 			order = append(order, order[i])
@@ -84,6 +130,22 @@ func (s *service) send(ctx context.Context, q relay.Request, limit time.Duration
 	}
 	return nil, failure
 }
+
+// try is one exchange. With other instances to ask, the answer is held back until
+// it is whole (or too long for that), so that half of one can be thrown away.
+func (s *service) try(ctx context.Context, in *instance, q relay.Request, limit time.Duration) (*http.Response, error) {
+	res, err := relay.Send(ctx, s.transport, in.base, q, limit)
+	if err == nil && len(s.instances) > 1 && q.Repeatable() {
+		_, err = relay.Hold(res, held)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+// held is how much of an answer is kept in memory for that.
+const held = 64 << 10
 
 // peer is another cell's gateway, or the catalog's writer, through the link.
 type peer struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -423,15 +424,82 @@ func TestClientGone(t *testing.T) {
 
 func TestInstances(t *testing.T) {
 	w := newWorld(t, "c1")
-	c1 := w.cells["c1"]
+	c1, log := w.cells["c1"], slog.New(slog.DiscardHandler)
 	dead := "http://127.0.0.1:" + strconv.Itoa(freePort(t))
-	c1.gateway.local[svcOrder] = newService(svcOrder, []string{dead, c1.services.url, dead})
+	c1.gateway.local[svcOrder] = newService(svcOrder, []string{dead, c1.services.url, dead}, log)
 	for range 9 { // nothing was sent to the dead ones, so writes go on too
 		do(t, c1.public, "POST", "/api/v1/orders", "{}", as("user", w.userOf("c1"))).want(t, 200, "", "c1")
 	}
 	if n := len(c1.services.calls()); n != 9 {
 		t.Errorf("%d calls, want 9", n)
 	}
-	c1.gateway.local[svcOrder] = newService(svcOrder, []string{dead})
+	c1.gateway.local[svcOrder] = newService(svcOrder, []string{dead}, log)
 	do(t, c1.public, "POST", "/api/v1/orders", "{}", as("user", w.userOf("c1"))).want(t, 503, "UNAVAILABLE", "c1")
+}
+
+// One of two instances breaks every exchange, as if it were killed in the middle:
+// what may be done twice fails for nobody. A health call takes it in again.
+func TestInstanceKilled(t *testing.T) {
+	w := newWorld(t, "c1")
+	c1, user := w.cells["c1"], as("user", w.userOf("c1"))
+	var healthy atomic.Bool
+	var asked atomic.Int64
+	sick := newFake(t, "c1")
+	sick.answers(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path == "/livez" {
+			if !healthy.Load() {
+				panic(http.ErrAbortHandler)
+			}
+			return false
+		}
+		asked.Add(1)
+		if healthy.Load() {
+			return false
+		}
+		if r.Method == "GET" { // half an answer
+			w.Header().Set("Content-Length", "100")
+			_, _ = io.WriteString(w, "{")
+			_ = http.NewResponseController(w).Flush()
+		}
+		panic(http.ErrAbortHandler)
+	})
+	fresh := func() *service {
+		return newService(svcOrder, []string{sick.url, c1.services.url}, slog.New(slog.DiscardHandler))
+	}
+	for _, r := range []struct {
+		method, path, body string
+		opts               []option
+	}{
+		{"POST", "/api/v1/orders", "{}", []option{user, with(call.HeaderIdempotencyKey, "k")}},
+		{"GET", "/api/v1/orders", "", []option{user}},
+		{"PUT", "/api/v1/cart/items/" + w.userOf("c1").String(), "{}", []option{user}},
+	} {
+		for range 2 { // each instance is the first once
+			c1.gateway.local[svcOrder] = fresh()
+			before := asked.Load()
+			for range 4 {
+				do(t, c1.public, r.method, r.path, r.body, r.opts...).want(t, 200, "", "c1")
+			}
+			if n := asked.Load() - before; n != 1 {
+				t.Errorf("%s: the sick instance was asked %d times, want once", r.method, n)
+			}
+		}
+	}
+	s := fresh()
+	c1.gateway.local[svcOrder] = s
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { s.run(ctx) })
+	defer running.Wait()
+	defer stop()
+	waitFor(t, 5*time.Second, "the sick one is out by health calls alone", func() bool { return s.instances[0].out() })
+	healthy.Store(true)
+	waitFor(t, 5*time.Second, "it is in again", func() bool { return !s.instances[0].out() })
+	before := asked.Load()
+	for range 4 {
+		do(t, c1.public, "POST", "/api/v1/orders", "{}", user).want(t, 200, "", "c1")
+	}
+	if n := asked.Load() - before; n != 2 {
+		t.Errorf("the healed instance got %d of 4 requests, want 2", n)
+	}
 }

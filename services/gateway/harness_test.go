@@ -159,7 +159,7 @@ func newCell(t *testing.T, w *world, pki, name string, border net.Listener, addr
 		linkUp: func(zone string) (up, known bool) { return c.border.Status()[zone].Up, true },
 	}
 	for _, s := range []string{svcUser, svcOrder, svcInventory, svcCatalog} {
-		c.gateway.local[s] = newService(s, []string{c.services.url})
+		c.gateway.local[s] = newService(s, []string{c.services.url}, log)
 	}
 	home, err := newPage(name, "")
 	if err != nil {

@@ -53,7 +53,7 @@ func read(r *env.Reader) config {
 	}
 	for _, name := range []string{svcUser, svcOrder, svcInventory, svcCatalog} {
 		variable := strings.ToUpper(name) + "_URL"
-		urls := r.List(variable, "", "instances of the own "+name+" service (http://host:port), comma separated; needed")
+		urls := r.List(variable, "", "instances of the own "+name+" service (http://host:port), comma separated; one that isn't there is left out; needed")
 		for i, text := range urls {
 			u, err := url.Parse(text)
 			if err != nil || u.Scheme != "http" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
@@ -107,6 +107,9 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return follower.Run(ctx) })
 	group.Go(func() error { g.peers.run(ctx, &tables); return nil })
+	for _, s := range g.local {
+		group.Go(func() error { s.run(ctx); return nil })
+	}
 	group.Go(func() error {
 		return web.ServeListener(ctx, public, newHandler(g, p.Log, metrics, false, home), 5*time.Second)
 	})
@@ -146,7 +149,7 @@ func build(c config, tables *routing.Holder, follower *route.Follower, m *obs.Me
 	}
 	g.limits.forward, g.limits.local = c.forward, c.local
 	for name, urls := range c.services {
-		g.local[name] = newService(name, urls)
+		g.local[name] = newService(name, urls, log)
 	}
 	return g
 }

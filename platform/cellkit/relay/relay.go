@@ -78,9 +78,11 @@ func strip(from http.Header) http.Header {
 // Safe says that the request only reads.
 func (q Request) Safe() bool { return q.Method == http.MethodGet || q.Method == http.MethodHead }
 
-// Repeatable says that sending it twice does no more than sending it once.
+// Repeatable says that sending it twice does no more than sending it once: by
+// its method (RFC 9110, 9.2.2; PUT and DELETE here set or end a thing, and the
+// one PUT that adds needs a key), or by its key.
 func (q Request) Repeatable() bool {
-	return q.Safe() || q.Header.Get(call.HeaderIdempotencyKey) != ""
+	return q.Safe() || q.Method == http.MethodPut || q.Method == http.MethodDelete || q.Header.Get(call.HeaderIdempotencyKey) != ""
 }
 
 // Lost is an exchange without an answer.

@@ -47,7 +47,7 @@ func TestRepeatable(t *testing.T) {
 		want bool
 	}{
 		{Request{Method: "GET"}, true}, {Request{Method: "HEAD"}, true}, {Request{Method: "POST"}, false},
-		{Request{Method: "PUT"}, false}, {Request{Method: "DELETE"}, false}, {Request{Method: "POST", Header: key}, true},
+		{Request{Method: "PUT"}, true}, {Request{Method: "DELETE"}, true}, {Request{Method: "PATCH"}, false}, {Request{Method: "POST", Header: key}, true},
 	} {
 		if got := tc.q.Repeatable(); got != tc.want {
 			t.Errorf("%s with %v repeatable: %v, want %v", tc.q.Method, tc.q.Header, got, tc.want)

@@ -68,8 +68,20 @@ func New(o Options) *echo.Echo {
 			WriteProblem(c.Response(), c.Request(), err)
 		}
 	}
+	e.Pre(alive)
 	e.Use((&edge{o}).around)
 	return e
+}
+
+// alive answers the health calls of those who choose between instances. They
+// come all the time: no log line, no figure.
+func alive(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if r := c.Request(); r.URL.Path == "/livez" && r.Method == http.MethodGet {
+			return c.String(http.StatusOK, "ok\n")
+		}
+		return next(c)
+	}
 }
 
 // Serve listens on addr and serves h until ctx ends; it returns when the last
