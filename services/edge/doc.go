@@ -11,9 +11,11 @@
 //
 //	what goes wrong                     what happens
 //	nothing could be sent               the next healthy gateway, whatever the request
-//	answer broke, a read                the next healthy gateway
-//	answer broke, a write               503 OUTCOME_UNKNOWN with the cell's name
-//	no answer in 10 s                   the same; a read is not sent again
+//	answer broke, a read or a user's    the next healthy gateway
+//	write that has a key, PUT, DELETE
+//	answer broke, another write         503 OUTCOME_UNKNOWN with the cell's name
+//	a cell's own 503 to a read          the next healthy gateway: it may have the same
+//	no answer in 10 s                   503; it is not sent again
 //	no gateway healthy                  503 NO_CELL
 //	body over 64 kB                     413
 //	link broken while the answer flows  the client's connection is broken

@@ -248,7 +248,7 @@ func TestWriteToACellThatGoesAway(t *testing.T) {
 	if err := w.cells[0].border.SetFault(link.Everyone, link.Fault{CutOut: true, CutIn: true}); err != nil {
 		t.Fatal(err)
 	}
-	a := w.do(t, "POST", "x", "X-Region", "c1")
+	a := w.do(t, "POST", "x", "X-Region", "c1", "Idempotency-Key", "k") // nobody's: the key is kept nowhere
 	if a.status != 503 || a.problem.Code != "OUTCOME_UNKNOWN" || a.problem.Cell != "c1" || w.cells[1].calls.Load() != 0 {
 		t.Errorf("a write that may have arrived: %+v, and c2 had %d calls", a, w.cells[1].calls.Load())
 	}
@@ -293,6 +293,9 @@ func TestBrokenAnswers(t *testing.T) {
 		if a := w.do(t, "GET", "", "X-Region", "c1"); a.status != 200 || a.cell != "c2" {
 			t.Errorf("%s to a read: %+v, want c2's", name, a)
 		}
+		if a := w.do(t, "POST", "x", "X-Region", "c1", "Idempotency-Key", "k", "Authorization", "Bearer x"); a.status != 200 || a.cell != "c2" {
+			t.Errorf("%s to a user's write with a key: %+v, want c2's", name, a)
+		}
 		before := w.cells[1].calls.Load()
 		if !half {
 			if a := w.do(t, "POST", "x", "X-Region", "c1"); a.problem.Code != "OUTCOME_UNKNOWN" || a.problem.Cell != "c1" {
@@ -302,6 +305,22 @@ func TestBrokenAnswers(t *testing.T) {
 		if n := w.cells[1].calls.Load() - before; n != 0 {
 			t.Errorf("%s: a write was sent to two cells", name)
 		}
+	}
+	w.cells[0].answers(nil)
+	waitFor(t, 3*time.Second, "c1 is in again", func() bool { return w.do(t, "GET", "", "X-Region", "c1").cell == "c1" })
+	// A cell that is there but can't: another may have what was asked for.
+	w.cells[0].answers(func(rw http.ResponseWriter, _ *http.Request) bool {
+		rw.Header().Set("Content-Type", call.ProblemType)
+		rw.Header().Set(call.HeaderCell, "c1")
+		rw.WriteHeader(503)
+		fmt.Fprint(rw, `{"status":503,"code":"UNAVAILABLE"}`)
+		return true
+	})
+	if a := w.do(t, "GET", "", "X-Region", "c1"); a.status != 200 || a.cell != "c2" {
+		t.Errorf("c1's own 503 to a read: %+v, want c2's answer", a)
+	}
+	if a := w.do(t, "POST", "x", "X-Region", "c1"); a.status != 503 || a.problem.Code != "UNAVAILABLE" {
+		t.Errorf("c1's own 503 to a write: %+v", a)
 	}
 	// A gateway's own refusal is an answer, not a failure.
 	w.cells[0].answers(func(rw http.ResponseWriter, _ *http.Request) bool {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"example.com/cellmart/platform/cellkit/call"
 	"example.com/cellmart/platform/cellkit/errs"
 	"example.com/cellmart/platform/cellkit/link"
 	"example.com/cellmart/platform/cellkit/relay"
@@ -19,7 +20,7 @@ const (
 	target       = "gateway-public"
 	connectLimit = time.Second
 	answerLimit  = 10 * time.Second // longer than a gateway takes at most
-	held         = 256 << 10        // of a read's answer, so that half of one can be thrown away
+	held         = 256 << 10        // of an answer, so that half of one can be thrown away
 )
 
 // gateway is one cell's way in.
@@ -81,10 +82,9 @@ func (p *proxy) healthy(i int) bool {
 }
 
 // serve tries the gateways in order until one answers. A request that may have
-// arrived somewhere is sent elsewhere only if it reads: the edge doesn't know
-// which other ones may be done twice.
+// arrived somewhere is sent elsewhere only if that does no more than once would.
 func (p *proxy) serve(ctx context.Context, w http.ResponseWriter, q relay.Request, region, cookie string) error {
-	failure := ErrNoCell
+	var failure error = ErrNoCell
 	for n, i := range p.choose.order(region, cookie, p.healthy) {
 		g := p.gateways[i]
 		how := "first"
@@ -94,6 +94,11 @@ func (p *proxy) serve(ctx context.Context, w http.ResponseWriter, q relay.Reques
 		p.count(g.zone.name, how)
 		res, leave, err := g.ask(ctx, q)
 		if err == nil {
+			if own := g.refusal(res, q); own != nil {
+				leave()
+				failure = own
+				continue
+			}
 			defer leave()
 			return relay.Answer(w, res)
 		}
@@ -101,7 +106,7 @@ func (p *proxy) serve(ctx context.Context, w http.ResponseWriter, q relay.Reques
 		switch {
 		case ctx.Err() != nil:
 			return fmt.Errorf("the client is gone: %w", err)
-		case errors.As(err, &lost) && lost.Sent && !q.Safe():
+		case errors.As(err, &lost) && lost.Sent && !repeatable(q):
 			return errs.ErrUnknown.In(g.zone.name).Because(err)
 		case errors.Is(err, relay.ErrSlow):
 			return errs.ErrUnavailable.In(g.zone.name).Because(err)
@@ -111,15 +116,46 @@ func (p *proxy) serve(ctx context.Context, w http.ResponseWriter, q relay.Reques
 	return failure
 }
 
-// ask is one exchange. A read's answer is held back until it is whole, or too
-// long to be held. leave is called when the answer has been passed on.
+// repeatable says that the request may be sent through two gateways. Keys are
+// kept with their user, so that it doesn't matter which gateway brings them; who
+// isn't logged in (registers) has no such place, and another gateway may be
+// another home.
+func repeatable(q relay.Request) bool {
+	return q.Safe() || q.Repeatable() && q.Header.Get("Authorization") != ""
+}
+
+// refusal is a cell's 503 to a read for its own sake (its database is away), nil
+// for any other answer. What every cell has, such as products, the next cell may
+// give; what only this one has will be refused there as well, in its name.
+func (g *gateway) refusal(res *http.Response, q relay.Request) error {
+	if res.StatusCode != http.StatusServiceUnavailable || !q.Safe() {
+		return nil
+	}
+	body, err := relay.Hold(res, held)
+	if err != nil {
+		return err
+	}
+	e := call.DecodeProblem(res.StatusCode, res.Header, body)
+	if e.Cell == "" {
+		e.Cell = res.Header.Get(call.HeaderCell)
+	}
+	if e.Cell != g.zone.name {
+		return nil
+	}
+	res.Body.Close()
+	return e
+}
+
+// ask is one exchange. The answer of what may be asked again elsewhere is held
+// back until it is whole, or too long to be held. leave is called when the answer
+// has been passed on.
 func (g *gateway) ask(ctx context.Context, q relay.Request) (*http.Response, func(), error) {
 	inner, leave, ok := g.breaker.Enter(ctx)
 	if !ok {
 		return nil, nil, &relay.Lost{Err: relay.ErrOpen}
 	}
 	res, err := relay.Send(inner, g.transport, g.base, q, answerLimit)
-	if err == nil && q.Safe() {
+	if err == nil && repeatable(q) {
 		_, err = relay.Hold(res, held)
 	}
 	if err != nil {
