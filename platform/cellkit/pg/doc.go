@@ -15,7 +15,8 @@
 //
 // A unit table is made by cell.unit_table('schema.table') in a migration: it
 // must have slot, epoch and rev, and keys that start with slot; epoch and rev are
-// set by trigger. The application's role can't delete.
+// set by trigger. The application's role can't delete, and can't enter by writing
+// the settings itself: enter seals them.
 //
 // # Roles
 //
@@ -31,13 +32,14 @@
 //	SL002   other epoch                           421 with owner and epoch
 //	SL003   draining, or given away               421 (draining: 503, it will pass)
 //	SL004   less than the margin of lease left    503 LEASE_OVER, nothing was written
-//	SL005   a write without enter                 500: a bug
+//	SL005   a write without enter, or under
+//	        settings made by hand                 500: a bug
 //	SL006   a second slot in one transaction      500: a bug
 //	SL007   not READ COMMITTED                    500: a bug
 //	SL008   the user was moved alone              421 with the private slot's owner
 //	SL009   lease over around COMMIT              503 OUTCOME_UNKNOWN
 //	SL010   the database is another cell's        no connection
-//	-       connection lost in COMMIT             503 OUTCOME_UNKNOWN: ask again, same key
+//	-       connection or server lost in COMMIT   503 OUTCOME_UNKNOWN: ask again, same key
 //	-       connection lost before, no database   503 UNAVAILABLE, nothing was written
 //	40001, 40P01                                  tried again up to 3 times, then 503
 package pg

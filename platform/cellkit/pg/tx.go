@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -82,16 +83,14 @@ func once(ctx context.Context, pool *pgxpool.Pool, e Entry, fn func(*Tx) error) 
 }
 
 // commitError keeps apart the commits that were refused from those nobody
-// knows of: an error that the server sent before COMMIT ran left nothing.
+// knows of. The server names no statement, and what ends a session, a statement
+// or the server's own strength (classes 53, 57, 58, XX) may have come after COMMIT.
 func commitError(err error) error {
 	var pe *pgconn.PgError
-	if errors.As(err, &pe) {
-		if pe.Code == "SL009" {
-			return errs.ErrUnknown.Because(err)
-		}
-		return Error(err)
+	if !errors.As(err, &pe) || pe.Code == "SL009" || slices.Contains([]string{"08", "53", "57", "58", "XX"}, pe.Code[:2]) {
+		return errs.ErrUnknown.Because(err)
 	}
-	return errs.ErrUnknown.Because(err)
+	return Error(err) // leave's refusal, a deferred check, a transaction that had failed: nothing is left of it
 }
 
 // rollback gives the connection back even when ctx is over.
