@@ -70,7 +70,7 @@ func (p *proxy) run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	for _, g := range p.gateways {
-		running.Go(func() { g.peer.Run(ctx) })
+		running.Go(func() { _ = g.peer.Run(ctx) }) // returns ctx.Err() only
 		running.Go(func() { g.breaker.Run(ctx) })
 	}
 }

@@ -3,8 +3,8 @@ package gateway
 import (
 	"context"
 	"io"
-	"net"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"

@@ -89,7 +89,7 @@ func (p *page) logins() []login {
 	if err != nil {
 		return nil
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // only read
 	raw, err := io.ReadAll(io.LimitReader(f, maxLogins))
 	if err != nil {
 		return nil
