@@ -16,6 +16,9 @@ func (c *Consumer) Hurry(ackWait, silent, nakFirst, nakLast time.Duration) {
 	c.timing.nakFirst, c.timing.nakLast = nakFirst, nakLast
 }
 
+// ClaimSQL is how due notes are taken.
+const ClaimSQL = claimSQL
+
 // MaxTries is how often a message may fail.
 const MaxTries = maxTries
 
