@@ -89,10 +89,13 @@ func Send(ctx context.Context, tx *pg.Tx, r Request) error {
 	return err
 }
 
-// Close ends a request of this slot whose answer no longer matters.
+// Close ends a request of this slot whose answer no longer matters. One that is
+// locked is left alone: somebody is handling its answer and ends it, and waiting
+// for them while they wait for what the caller holds would be a deadlock.
 func Close(ctx context.Context, tx *pg.Tx, kind, key string) error {
-	_, err := tx.Exec(ctx, `UPDATE cell.outbox SET closed_at = now() WHERE slot = $1 AND id = $2 AND closed_at IS NULL`,
-		tx.Slot, MessageID(kind, key))
+	_, err := tx.Exec(ctx, `UPDATE cell.outbox o SET closed_at = now() FROM (
+			SELECT slot, id FROM cell.outbox WHERE slot = $1 AND id = $2 AND closed_at IS NULL FOR UPDATE SKIP LOCKED) open
+		WHERE o.slot = open.slot AND o.id = open.id`, tx.Slot, MessageID(kind, key))
 	return err
 }
 
