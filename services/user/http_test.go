@@ -13,6 +13,7 @@ import (
 	"example.com/cellmart/platform/cellkit/id"
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/cellkit/transfer"
+	"example.com/cellmart/platform/routing"
 	"example.com/cellmart/services/user/userapi"
 )
 
@@ -284,6 +285,18 @@ func TestIdempotencyKeys(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	// A replay needs no IDs, which may have run out.
+	sound := w.cells["c1"].svc.ids
+	w.cells["c1"].svc.ids = noIDs{}
+	for path, body := range map[string]string{"/api/v1/wallet/deposits": `{"amount":5}`, "/api/v1/transfers": fmt.Sprintf(`{"to_user":"%d","amount":5}`, bob)} {
+		if a := w.as(ann, "POST", path, body, "same"); a.status/100 != 2 || a.header.Get("Idempotent-Replayed") != "true" {
+			t.Errorf("%s again without IDs = %d %s", path, a.status, a.body)
+		}
+		if a := w.as(ann, "POST", path, body, "new"); a.status != 503 || !strings.Contains(a.body, "IDS_EXHAUSTED") {
+			t.Errorf("%s without IDs = %d %s", path, a.status, a.body)
+		}
+	}
+	w.cells["c1"].svc.ids = sound
 	// Many at once with one key: one effect.
 	var wg sync.WaitGroup
 	for range 20 {
@@ -316,6 +329,11 @@ func TestIdempotencyKeys(t *testing.T) {
 		t.Errorf("wallet = %+v, want %+v", got, want)
 	}
 }
+
+// noIDs is an ID client that has run out.
+type noIDs struct{}
+
+func (noIDs) Next(string, routing.Slot) (id.ID, error) { return 0, id.ErrExhausted }
 
 // incoming sums what a user was credited.
 func (w *world) incoming(user id.ID) (sum int64) {

@@ -26,7 +26,7 @@ const (
 
 // once has the effect behind an Idempotency-Key once: fn makes it and gives the
 // answer to keep, in the same transaction. replayed says that the answer is an
-// earlier request's.
+// earlier request's; what only the effect needs (an ID) is fn's to get.
 func (s *service) once(ctx context.Context, r call.Route, name, key string, body any, fn func(*pg.Tx) (pg.Record, error)) (rec pg.Record, replayed bool, err error) {
 	canonical, err := json.Marshal(body)
 	if err != nil {
@@ -80,11 +80,11 @@ func (s *service) deposit(ctx context.Context, r call.Route, key string, in user
 	if err := money(in.Amount, &in.Currency); err != nil {
 		return pg.Record{}, false, err
 	}
-	n, err := s.ids.Next("deposit", r.User.Slot())
-	if err != nil {
-		return pg.Record{}, false, err
-	}
 	return s.once(ctx, r, routeDeposit, key, in, func(tx *pg.Tx) (pg.Record, error) {
+		n, err := s.ids.Next("deposit", r.User.Slot())
+		if err != nil {
+			return pg.Record{}, err
+		}
 		out := userapi.Deposit{ID: n, Amount: in.Amount, Currency: in.Currency, CreatedAt: s.now().UTC().Truncate(time.Microsecond)}
 		ok, _, err := payee(ctx, tx, r.User)
 		if err == nil && !ok {
@@ -141,11 +141,11 @@ func (s *service) pay(ctx context.Context, r call.Route, key string, in userapi.
 	if in.ToUser == r.User {
 		return none, false, transfer.ErrSelf
 	}
-	n, err := s.ids.Next("transfer", r.User.Slot())
-	if err != nil {
-		return none, false, err
-	}
 	return s.once(ctx, r, routeTransfer, key, asked, func(tx *pg.Tx) (pg.Record, error) {
+		n, err := s.ids.Next("transfer", r.User.Slot())
+		if err != nil {
+			return none, err
+		}
 		t, err := transfer.Try(ctx, tx, transfer.Order{ID: n, Kind: transfer.User, From: r.User, To: in.ToUser, ToSlot: in.ToUser.Slot(),
 			Amount: in.Amount, Currency: in.Currency, Memo: in.Memo, Deadline: s.now().Add(transfer.DefaultDeadline)})
 		if err != nil {
