@@ -21,6 +21,17 @@ func Stream(cell string) string { return "XOUT_" + cell }
 // Subject is where a message of that kind to a service of a cell is published.
 func Subject(cell, service, kind string) string { return "x." + cell + "." + service + "." + kind }
 
+// Connect connects to the own zone's NATS, now or whenever it is there, for what
+// isn't a message of the outbox. Only a malformed URL is an error.
+func Connect(url, name string, log *slog.Logger) (*nats.Conn, error) {
+	return connectOwn(url, name, log)
+}
+
+// ConnectZone is Connect to another zone's NATS, through the links.
+func ConnectZone(d link.Dialer, zone, name string, log *slog.Logger) (*nats.Conn, error) {
+	return connectCell(d, zone, name, log)
+}
+
 // connectOwn connects to the cell's own NATS, now or whenever it is there. Only
 // a malformed URL is an error.
 func connectOwn(url, name string, log *slog.Logger, more ...nats.Option) (*nats.Conn, error) {

@@ -22,7 +22,7 @@
 //
 //	cellmart_migrate  owns the schemas, runs migrations
 //	cellmart_app      the services: reads, writes unit rows of the slot entered
-//	cellmart_agent    the agent: lease, route table, relay notes, reads all
+//	cellmart_agent    the agent: lease, route table, relay notes, reads all, decodes the WAL
 //	cellmart_applier  standby copies (no rights yet)
 //
 // # What can go wrong

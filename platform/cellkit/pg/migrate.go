@@ -80,6 +80,10 @@ func Setup(ctx context.Context, superDSN, dbname string, passwords map[string]st
 	if _, err := c.Exec(ctx, "GRANT pg_read_server_files TO "+RoleMigrate); err != nil {
 		return err
 	}
+	// The agent's relay decodes the WAL.
+	if _, err := c.Exec(ctx, "ALTER ROLE "+RoleAgent+" REPLICATION"); err != nil {
+		return err
+	}
 	if dbname == "" {
 		return nil
 	}

@@ -66,6 +66,9 @@ func (n *NATS) Start(t testing.TB) {
 	}
 }
 
+// Dir is the folder of the store, to break while the server is stopped.
+func (n *NATS) Dir() string { return n.dir }
+
 // Stop ends the server; a second time does nothing.
 func (n *NATS) Stop() {
 	if n.s != nil {

@@ -1,0 +1,346 @@
+package cdc
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Change is a message to apply. Copy is the generation that its rows are of: when
+// a copy has ended, rows of the zone that carry another are not there any more.
+type Change struct {
+	Message
+	Copy string
+}
+
+// FollowerOptions are what a sink's follower of one zone needs.
+type FollowerOptions struct {
+	Zone, Sink string
+	Connect    func() (*nats.Conn, error) // to the zone's NATS; called once
+	Position   Position                   // as stored
+
+	// Apply stores changes and the position in one commit. It is called by one
+	// goroutine, in order, and again with the same when it fails.
+	Apply func(ctx context.Context, changes []Change, p Position) error
+	Log   *slog.Logger
+	times times
+}
+
+// times of a follower; tests shorten them.
+type times struct {
+	gather time.Duration // for more, after the first message
+	hold   time.Duration // for heartbeats, before they are stored
+	silent time.Duration // without a message, before the consumer is made again
+	ask    time.Duration // between two questions for a copy that doesn't come
+}
+
+const (
+	gatherMax  = 500
+	gatherSize = 4 << 20
+	ackWait    = 2 * time.Minute
+)
+
+// Follower follows one zone's changes for ever.
+type Follower struct {
+	o       FollowerOptions
+	asking  string // id of the copy that is waited for
+	askedAt time.Time
+
+	mu     sync.Mutex
+	status Status
+}
+
+// Status is what a follower knows of its zone.
+type Status struct {
+	State   State
+	Reason  string        // why a copy is needed
+	Seen    time.Time     // when that was last heard of; zero = not since the start
+	At      time.Time     // the commit time of the newest that was applied
+	Delay   time.Duration // how long after its commit that was
+	Changes int64         // rows applied
+	Gaps    int64
+}
+
+// NewFollower makes a follower.
+func NewFollower(o FollowerOptions) *Follower {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.times == (times{}) {
+		o.times = times{gather: 20 * time.Millisecond, hold: 12 * time.Second, silent: time.Minute, ask: 20 * time.Second}
+	}
+	o.Log = o.Log.With("source", o.Zone)
+	return &Follower{o: o, status: Status{State: o.Position.State}}
+}
+
+// Status tells how it is.
+func (f *Follower) Status() Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.status
+}
+
+// Run follows until ctx ends.
+func (f *Follower) Run(ctx context.Context) error {
+	nc, err := f.o.Connect()
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	pos, pause, said := f.o.Position, time.Duration(0), ""
+	for ctx.Err() == nil {
+		start := time.Now()
+		pos, err = f.session(ctx, nc, pos)
+		if ctx.Err() != nil {
+			break
+		}
+		if time.Since(start) > time.Minute {
+			pause, said = 0, ""
+		}
+		if err != nil && err.Error() != said { // once for each reason
+			said = err.Error()
+			f.o.Log.Info("following again", "error", err)
+		}
+		pause = min(max(2*pause, 200*time.Millisecond), 5*time.Second)
+		sleep(ctx, pause)
+	}
+	return nil
+}
+
+// session pulls until something is wrong. The consumer is made anew each time,
+// from the first message that isn't acknowledged: one that was there already
+// would give newer ones first, and later those that it has given before.
+func (f *Follower) session(ctx context.Context, nc *nats.Conn, pos Position) (Position, error) {
+	if !nc.IsConnected() {
+		return pos, nats.ErrDisconnected
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return pos, err
+	}
+	it, err := f.consume(ctx, js)
+	if err != nil {
+		return pos, err
+	}
+	defer it.Stop()
+	msgs := make(chan jetstream.Msg)
+	failed := make(chan error, 1)
+	ctx, cancel := context.WithCancel(ctx)
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	defer it.Stop()
+	defer cancel()
+	reading.Go(func() {
+		for {
+			m, err := it.Next()
+			if err != nil {
+				failed <- err
+				return
+			}
+			select {
+			case msgs <- m:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return f.pull(ctx, nc, pos, msgs, failed)
+}
+
+func (f *Follower) consume(ctx context.Context, js jetstream.JetStream) (jetstream.MessagesContext, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	name := StreamName(f.o.Sink)
+	if err := js.DeleteConsumer(ctx, name, f.o.Sink); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+		return nil, fmt.Errorf("stream %s: %w", name, err) // or there is no stream yet: the relay makes it
+	}
+	c, err := js.CreateConsumer(ctx, name, jetstream.ConsumerConfig{
+		Durable: f.o.Sink, DeliverPolicy: jetstream.DeliverAllPolicy, AckPolicy: jetstream.AckExplicitPolicy,
+		AckWait: ackWait, MaxDeliver: -1, MaxAckPending: -1,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c.Messages(jetstream.PullMaxMessages(gatherMax), jetstream.PullExpiry(30*time.Second), jetstream.PullHeartbeat(10*time.Second))
+}
+
+// pull gathers messages and applies them. Heartbeats alone are stored seldom:
+// until then they stay in the stream.
+func (f *Follower) pull(ctx context.Context, nc *nats.Conn, pos Position, msgs <-chan jetstream.Msg, failed <-chan error) (Position, error) {
+	b := batch{pos: pos}
+	due := time.NewTimer(0) // when to store, or to look whether to ask
+	defer due.Stop()
+	last := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return pos, ctx.Err() // what isn't stored isn't acknowledged, and comes again
+		case err := <-failed:
+			return pos, err
+		case m := <-msgs:
+			last = time.Now()
+			wait := f.take(&b, m)
+			if b.size < gatherSize && len(b.msgs) < gatherMax && !b.begun(wait) {
+				due.Reset(b.left())
+				continue
+			}
+		case <-due.C:
+		}
+		if len(b.msgs) > 0 {
+			if err := f.store(ctx, &b); err != nil {
+				return pos, err
+			}
+			pos = b.pos
+			b = batch{pos: pos}
+		}
+		if time.Since(last) > f.o.times.silent {
+			return pos, errors.New("no message for " + f.o.times.silent.String())
+		}
+		f.ask(nc, pos)
+		next := f.o.times.silent
+		if pos.State == Unknown {
+			next = time.Second
+		}
+		due.Reset(next)
+	}
+}
+
+// batch is what was taken and not stored.
+type batch struct {
+	pos     Position
+	msgs    []jetstream.Msg
+	changes []Change
+	size    int
+	until   time.Time // when it is to be stored
+	newest  time.Time
+	rows    int64
+	gaps    int64
+	reason  string
+	moved   bool
+}
+
+// begun sets when the batch is stored, and says whether that is now.
+func (b *batch) begun(wait time.Duration) bool {
+	if until := time.Now().Add(wait); b.until.IsZero() || until.Before(b.until) {
+		b.until = until
+	}
+	return b.left() <= 0
+}
+
+func (b *batch) left() time.Duration { return time.Until(b.until) }
+
+// take adds a message to the batch, and says how long it may wait.
+func (f *Follower) take(b *batch, msg jetstream.Msg) time.Duration {
+	b.msgs = append(b.msgs, msg)
+	b.size += len(msg.Data())
+	var m Message
+	if err := json.Unmarshal(msg.Data(), &m); err != nil {
+		m = Message{Kind: "malformed", Incarnation: b.pos.Incarnation}
+	}
+	next, v, why := advance(b.pos, m)
+	switch v {
+	case skip:
+		return f.o.times.hold
+	case gap:
+		f.o.Log.Warn("something is missing, a copy is needed", "reason", why)
+		b.gaps++
+		b.reason = why
+		b.pos, b.moved = next, true
+		return 0
+	}
+	b.pos, b.moved = next, true
+	if m.Kind == KindTx && m.Chunks > 0 {
+		b.newest = m.At
+	}
+	if m.Kind == KindBegin {
+		f.asking = ""
+	}
+	if m.Kind == KindTx && len(m.Rows) == 0 {
+		if len(b.changes) == 0 { // nothing before it waits to be stored
+			f.mu.Lock()
+			f.status.know(b.newest)
+			f.mu.Unlock()
+		}
+		return f.o.times.hold
+	}
+	b.rows += int64(len(m.Rows))
+	b.changes = append(b.changes, Change{Message: m, Copy: next.Copy})
+	return f.o.times.gather
+}
+
+// store applies the batch until that works, then acknowledges it.
+func (f *Follower) store(ctx context.Context, b *batch) error {
+	for pause := 200 * time.Millisecond; b.moved; pause = min(2*pause, 10*time.Second) {
+		err := f.o.Apply(ctx, b.changes, b.pos)
+		if err == nil {
+			break
+		}
+		f.o.Log.Error("changes can't be stored", "changes", len(b.changes), "error", err)
+		sleep(ctx, pause)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	for _, m := range b.msgs {
+		_ = m.Ack() // lost: it comes again, and is dropped
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := &f.status
+	s.State = b.pos.State
+	s.Changes += b.rows
+	s.Gaps += b.gaps
+	if b.reason != "" {
+		s.Reason = b.reason
+	}
+	if s.State == Live {
+		s.Reason = ""
+	}
+	if b.newest.After(s.At) {
+		s.know(b.newest)
+	}
+	return nil
+}
+
+// know notes that everything up to a commit is applied.
+func (s *Status) know(commit time.Time) {
+	s.Seen = time.Now()
+	if !commit.IsZero() {
+		s.At, s.Delay = commit, max(0, time.Since(commit))
+	}
+}
+
+// ask asks the zone's relay for a copy, while one is needed and none began.
+func (f *Follower) ask(nc *nats.Conn, pos Position) {
+	if pos.State != Unknown || f.asking != "" && time.Since(f.askedAt) < f.o.times.ask {
+		return
+	}
+	if f.asking == "" {
+		f.asking = rand.Text()
+	}
+	f.mu.Lock()
+	reason := f.status.Reason
+	f.mu.Unlock()
+	if reason == "" {
+		reason = "nothing is known of this zone"
+	}
+	body, err := json.Marshal(ask{ID: f.asking, Reason: reason})
+	if err != nil {
+		return // can't be: two strings
+	}
+	if _, err := nc.Request(askSubject(f.o.Sink), body, 2*time.Second); err != nil {
+		f.o.Log.Info("nobody answers who could copy", "error", err) // once in a while: asked again soon
+		f.askedAt = time.Now().Add(3*time.Second - f.o.times.ask)
+		return
+	}
+	f.o.Log.Info("asked for a copy", "reason", reason)
+	f.askedAt = time.Now()
+}
