@@ -423,6 +423,17 @@ func TestFullStream(t *testing.T) {
 	c1.send(t, 1, half, "full")
 	c1.send(t, 1, 2, "other")
 	s.has(t, 10*time.Second, "c1", "do.it:other")
+	// What has no room waits as long as what has no answer: thousands of them, tried each second, would hold up the others.
+	// (Looked at a while after the claim, which the answer to the publish may have changed.)
+	waitFor(t, 10*time.Second, "an attempt that leaves time", func() error {
+		var attempts int
+		var wait float64
+		err := c1.db.Super.QueryRow(t.Context(), "SELECT attempts, extract(epoch FROM due - clock_timestamp())::float8 FROM cell.relay WHERE id = 'do.it:full'").Scan(&attempts, &wait)
+		if err == nil && (attempts < 2 || wait < 1.5 || wait > min(float64(int(1)<<attempts), 30)-0.5) {
+			err = fmt.Errorf("attempt %d, the next in %v s", attempts, wait)
+		}
+		return err
+	})
 	stream, err := s.js.Stream(t.Context(), bus.Stream("c2"))
 	if err != nil {
 		t.Fatal(err)

@@ -57,6 +57,8 @@ const (
 	busyPoll      = 25 * time.Millisecond
 	idlePoll      = time.Second
 	checkEvery    = 10 * time.Second // the streams' existence
+
+	codeNotStored jetstream.ErrorCode = 10077 // the server's JSStreamStoreFailed; the client has no name for it
 )
 
 // NewDispatcher makes a dispatcher; nothing connects before Run.
@@ -184,7 +186,8 @@ func (d *Dispatcher) round(ctx context.Context) (int, error) {
 // publish sends each note on its own, all in flight at the same time, so that a
 // bad one, a full stream or a duplicate stops no other (S-M05). It gives the
 // replies that are through, what didn't go out, and what may not go yet. A note
-// that nobody can take (a slot that no cell has) keeps the claim's long wait.
+// that nobody can take (a slot that no cell has, a stream that a cell which is
+// away has left full) keeps the claim's long wait.
 func (d *Dispatcher) publish(ctx context.Context, table *routing.Table, notes []note) (replies, unsent, held []note) {
 	type flight struct {
 		note
@@ -228,6 +231,10 @@ func (d *Dispatcher) publish(ctx context.Context, table *routing.Table, notes []
 				replies = append(replies, f.note)
 			}
 		case err := <-f.ack.Err():
+			if full(err) {
+				bad.add("full", f.note, err)
+				continue
+			}
 			bad.add("publish", f.note, err)
 			if errors.Is(err, jetstream.ErrNoStreamResponse) {
 				signal(d.heal)
@@ -237,6 +244,12 @@ func (d *Dispatcher) publish(ctx context.Context, table *routing.Table, notes []
 	}
 	d.complain(bad)
 	return replies, unsent, held
+}
+
+// full says whether a stream refused a message for lack of room.
+func full(err error) bool {
+	var e *jetstream.APIError
+	return errors.As(err, &e) && e.ErrorCode == codeNotStored
 }
 
 // complaints are the notes of a round that didn't go out: one line in the log for
