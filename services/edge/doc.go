@@ -14,7 +14,8 @@
 //	answer broke, a read or a user's    the next healthy gateway
 //	write that has a key, PUT, DELETE
 //	answer broke, another write         503 OUTCOME_UNKNOWN with the cell's name
-//	a cell's own 503 to a read          the next healthy gateway: it may have the same
+//	503: can't reach the home, or       one more gateway, which may have a better link,
+//	own database away, a read           or the same products
 //	no answer in 10 s                   503; it is not sent again
 //	no gateway healthy                  503 NO_CELL
 //	body over 64 kB                     413

@@ -322,15 +322,25 @@ func TestBrokenAnswers(t *testing.T) {
 	if a := w.do(t, "POST", "x", "X-Region", "c1"); a.status != 503 || a.problem.Code != "UNAVAILABLE" {
 		t.Errorf("c1's own 503 to a write: %+v", a)
 	}
-	// A gateway's own refusal is an answer, not a failure.
-	w.cells[0].answers(func(rw http.ResponseWriter, _ *http.Request) bool {
+	// A gateway that can't reach the home has sent nothing: one more is asked.
+	unreachable := func(rw http.ResponseWriter, _ *http.Request) bool {
 		rw.Header().Set("Content-Type", call.ProblemType)
 		rw.WriteHeader(503)
 		fmt.Fprint(rw, `{"status":503,"code":"CELL_UNREACHABLE","cell":"c9"}`)
 		return true
-	})
-	// Three broken exchanges have opened the breaker until the next health call.
-	waitFor(t, 3*time.Second, "a gateway's 503 is passed on", func() bool { return w.do(t, "GET", "", "X-Region", "c1").problem.Cell == "c9" })
+	}
+	w.cells[0].answers(unreachable)
+	if a := w.do(t, "POST", "x", "X-Region", "c1"); a.status != 200 || a.cell != "c2" {
+		t.Errorf("when c1 can't reach the home: %+v, want c2's answer", a)
+	}
+	w.cells[1].answers(unreachable)
+	before := w.cells[0].calls.Load() + w.cells[1].calls.Load()
+	if a := w.do(t, "POST", "x", "X-Region", "c1"); a.status != 503 || a.problem.Cell != "c9" {
+		t.Errorf("when nobody can reach the home: %+v, want that", a)
+	}
+	if n := w.cells[0].calls.Load() + w.cells[1].calls.Load() - before; n != 2 {
+		t.Errorf("%d gateways were asked, want 2", n)
+	}
 }
 
 func TestLongAnswerIsPassedOnWhole(t *testing.T) {

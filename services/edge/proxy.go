@@ -20,6 +20,7 @@ const (
 	target       = "gateway-public"
 	connectLimit = time.Second
 	answerLimit  = 10 * time.Second // longer than a gateway takes at most
+	maxRefused   = 2                // gateways that are asked, when the first refuses
 	held         = 256 << 10        // of an answer, so that half of one can be thrown away
 )
 
@@ -85,6 +86,7 @@ func (p *proxy) healthy(i int) bool {
 // arrived somewhere is sent elsewhere only if that does no more than once would.
 func (p *proxy) serve(ctx context.Context, w http.ResponseWriter, q relay.Request, region, cookie string) error {
 	var failure error = ErrNoCell
+	refused := 0
 	for n, i := range p.choose.order(region, cookie, p.healthy) {
 		g := p.gateways[i]
 		how := "first"
@@ -94,13 +96,16 @@ func (p *proxy) serve(ctx context.Context, w http.ResponseWriter, q relay.Reques
 		p.count(g.zone.name, how)
 		res, leave, err := g.ask(ctx, q)
 		if err == nil {
-			if own := g.refusal(res, q); own != nil {
-				leave()
-				failure = own
-				continue
-			}
 			defer leave()
-			return relay.Answer(w, res)
+			var better error
+			if refused++; refused < maxRefused {
+				better = g.refusal(res, q)
+			}
+			if better == nil {
+				return relay.Answer(w, res)
+			}
+			failure = better
+			continue
 		}
 		var lost *relay.Lost
 		switch {
@@ -124,11 +129,16 @@ func repeatable(q relay.Request) bool {
 	return q.Safe() || q.Repeatable() && q.Header.Get("Authorization") != ""
 }
 
-// refusal is a cell's 503 to a read for its own sake (its database is away), nil
-// for any other answer. What every cell has, such as products, the next cell may
-// give; what only this one has will be refused there as well, in its name.
+// codeUnreachable is a gateway's when it can't reach the user's home: it has not
+// sent the request then (else it says OUTCOME_UNKNOWN).
+const codeUnreachable = "CELL_UNREACHABLE"
+
+// refusal is a 503 that another gateway may have a better answer than, nil for any
+// other answer. A gateway that can't reach the home may be the only one: its cell
+// has just been plugged in again. And a read that a cell refuses for its own sake
+// (its database is away) may be of what every cell has, such as products.
 func (g *gateway) refusal(res *http.Response, q relay.Request) error {
-	if res.StatusCode != http.StatusServiceUnavailable || !q.Safe() {
+	if res.StatusCode != http.StatusServiceUnavailable {
 		return nil
 	}
 	body, err := relay.Hold(res, held)
@@ -139,7 +149,7 @@ func (g *gateway) refusal(res *http.Response, q relay.Request) error {
 	if e.Cell == "" {
 		e.Cell = res.Header.Get(call.HeaderCell)
 	}
-	if e.Cell != g.zone.name {
+	if e.Code != codeUnreachable && !(q.Safe() && e.Cell == g.zone.name) {
 		return nil
 	}
 	res.Body.Close()
