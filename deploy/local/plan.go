@@ -36,6 +36,11 @@ const (
 	portIDGen
 	portInternal // and the following: /livez, /readyz, /metrics of the zone's services
 	portsPerZone = 30
+
+	// Spare addresses, from the end: a second instance of a service and its
+	// internal listener. The gateways know them; usually nothing runs there.
+	portSpare         = 29 // order
+	portSpareInternal = 28
 )
 
 // layout knows every address before anything runs.
@@ -200,7 +205,7 @@ func (l *layout) cell(k int) []Process {
 		}),
 		l.service(k, 5, "gateway", map[string]string{
 			"GATEWAY_ADDR": l.gateway(k), "GATEWAY_PEER_ADDR": l.addr(k, portGatewayPeer),
-			"GATEWAY_USER_URL": url(portUser), "GATEWAY_ORDER_URL": url(portOrder), "GATEWAY_INVENTORY_URL": url(portInventory),
+			"GATEWAY_USER_URL": url(portUser), "GATEWAY_ORDER_URL": url(portOrder) + "," + url(portSpare), "GATEWAY_INVENTORY_URL": url(portInventory),
 			"GATEWAY_CATALOG_URL": url(portCatalog), "ORDER_NUMBER_KEY": l.secrets.Numbers,
 			"DEMO_FILE": filepath.Join(l.dir, "logins.json"),
 		}),

@@ -1,0 +1,102 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// second is what the second instance of a service is called after the first.
+const second = "-2"
+
+// AddInstance starts a second instance of c1/order, as c1/order-2, at the spare
+// address that the cell's gateway has in its list. Only order has one.
+func (s *State) AddInstance(ctx context.Context, name string) (*Process, error) {
+	first, err := s.Process(name)
+	if err != nil {
+		return nil, err
+	}
+	if _, service, _ := strings.Cut(name, "/"); service != "order" {
+		return nil, fmt.Errorf("%s has no spare address; c1/order has", name)
+	}
+	zone, err := strconv.Atoi(strings.TrimPrefix(first.Zone, "c"))
+	if err != nil {
+		return nil, fmt.Errorf("%s is in no cell", name)
+	}
+	l := &layout{o: Options{PortBase: s.PortBase}}
+	p := *first
+	p.Name, p.Env = name+second, maps.Clone(first.Env)
+	p.Env["ORDER_ADDR"], p.Env["ORDER_INTERNAL_ADDR"] = l.addr(zone, portSpare), l.addr(zone, portSpareInternal)
+	p.Ready = "http://" + p.Env["ORDER_INTERNAL_ADDR"] + "/readyz"
+	if have, err := s.Process(p.Name); err == nil && have.Alive() {
+		return have, nil
+	}
+	if err := s.launch(ctx, []Process{p}); err != nil {
+		return nil, err
+	}
+	return s.Process(p.Name)
+}
+
+// Remove ends a process and forgets it.
+func (s *State) Remove(ctx context.Context, name string) error {
+	p, err := s.Process(name)
+	if err != nil {
+		return err
+	}
+	if err := end(ctx, []*Process{p}); err != nil {
+		return err
+	}
+	var rest []Process
+	for _, other := range s.Processes {
+		if other.Name != name {
+			rest = append(rest, other)
+		}
+	}
+	s.Processes = rest
+	return s.save()
+}
+
+// Stop ends a process and leaves it to Restart. With kill it isn't asked first.
+func (s *State) Stop(ctx context.Context, name string, kill bool) error {
+	p, err := s.Process(name)
+	if err != nil {
+		return err
+	}
+	if !kill {
+		return end(ctx, []*Process{p})
+	}
+	if err := p.Signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	return p.Wait(ctx)
+}
+
+// RestartWith starts a process again with some variables changed, for a fault on
+// purpose. The state file keeps it as it should
+// be, so that Restart undoes it.
+func (s *State) RestartWith(ctx context.Context, name string, env map[string]string) error {
+	p, err := s.Process(name)
+	if err != nil {
+		return err
+	}
+	if err := end(ctx, []*Process{p}); err != nil {
+		return err
+	}
+	wrong := *p
+	wrong.Env = maps.Clone(p.Env)
+	maps.Copy(wrong.Env, env)
+	right := p.Env
+	err = s.launch(ctx, []Process{wrong})
+	p, lost := s.Process(name)
+	if lost != nil {
+		return lost
+	}
+	p.Env = right
+	if saved := s.save(); err == nil {
+		err = saved
+	}
+	return err
+}
