@@ -19,14 +19,14 @@ type linkChange struct {
 const everyone = "*"
 
 func unplug(ctx context.Context, c *cli, args []string) error {
-	return plugged(ctx, c, args, agentapi.Fault{CutIn: true, CutOut: true}, "unplugged: nothing comes in or out, it goes on inside")
+	return plugged(ctx, c, args, (*fleet).pull, "unplugged: nothing comes in or out, it goes on inside")
 }
 
 func plug(ctx context.Context, c *cli, args []string) error {
-	return plugged(ctx, c, args, agentapi.Fault{}, "plugged: its links come up within a second")
+	return plugged(ctx, c, args, (*fleet).putBack, "plugged: its links come up within a second")
 }
 
-func plugged(ctx context.Context, c *cli, args []string, fault agentapi.Fault, say string) error {
+func plugged(ctx context.Context, c *cli, args []string, do func(*fleet, context.Context, string) (linkChange, error), say string) error {
 	words, err := c.parse(args, 1, 1)
 	if err != nil {
 		return err
@@ -35,11 +35,21 @@ func plugged(ctx context.Context, c *cli, args []string, fault agentapi.Fault, s
 	if err != nil {
 		return err
 	}
-	done, err := f.fault(ctx, words[0], everyone, fault)
+	done, err := do(f, ctx, words[0])
 	if err != nil {
 		return err
 	}
 	return c.print(done, func(w io.Writer) { fmt.Fprintln(w, words[0], say) })
+}
+
+// pull takes a cell off the others; the verb and the drills do it alike.
+func (f *fleet) pull(ctx context.Context, cell string) (linkChange, error) {
+	return f.fault(ctx, cell, everyone, agentapi.Fault{CutIn: true, CutOut: true})
+}
+
+// putBack undoes pull.
+func (f *fleet) putBack(ctx context.Context, cell string) (linkChange, error) {
+	return f.fault(ctx, cell, everyone, agentapi.Fault{})
 }
 
 // fault sets a fault and reads it back.

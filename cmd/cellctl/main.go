@@ -34,6 +34,8 @@ func verbs() []verb {
 		{"link", "A B [--delay D] [--cut one-way|both|none]", "delay or cut the link from A to B", setLink},
 		{"transfer", "[ID]", "the story of one transfer; without ID, those that are stuck", transfers},
 		{"invariants", "", "check the invariants over all cells", invariants},
+		{"load", "[--rate N] [--duration D] [--seed N] [--users N]", "requests on a fixed schedule, measured; invariants meanwhile", runLoad},
+		{"drill", "unplug|db-down|instance [--cell CELL] [--sabotage] [--short]", "break a part under load, with figures of who noticed", runDrill},
 		{"demo", "up|down|status [--cells N]", "what scripts/demo calls", demo},
 	}
 }

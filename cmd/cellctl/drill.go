@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"example.com/cellmart/cmd/cellctl/drill"
+	"example.com/cellmart/cmd/cellctl/load"
+)
+
+func runDrill(ctx context.Context, c *cli, args []string) error {
+	cell := c.flags.String("cell", "", "the cell that is broken; default: unplug c3, db-down c2, instance c1")
+	seed := c.flags.Uint64("seed", 1, "of the load")
+	sabotage := c.flags.Bool("sabotage", false, "plant a fault that the drill must find: it fails then")
+	short := c.flags.Bool("short", false, "fewer and shorter windows, for tests of the drill; no verdict on the p99")
+	words, err := c.parse(args, 1, 1)
+	if err != nil {
+		return err
+	}
+	name := words[0]
+	if drill.DefaultCell(name) == "" {
+		return usage("there is no drill %q; there are %s", name, strings.Join(drill.Names(), ", "))
+	}
+	if *cell == "" {
+		*cell = drill.DefaultCell(name)
+	}
+	f, err := c.fleet()
+	if err != nil {
+		return err
+	}
+	if f.cells[*cell] == nil {
+		return usage("there is no cell %q; there are %v", *cell, f.names)
+	}
+	report, err := drill.Run(ctx, name, drill.Options{
+		System: &breakable{f}, Agents: f.cells, Load: f.people(c, load.Options{Seed: *seed}), Cell: *cell, Sabotage: *sabotage, Short: *short, Log: c.logf,
+	})
+	if err != nil {
+		return err
+	}
+	err = c.print(report, func(w io.Writer) { printDrill(w, report) })
+	if err == nil && !report.Pass {
+		err = errFails
+	}
+	return err
+}
+
+func printDrill(w io.Writer, r *drill.Report) {
+	for _, name := range slices.Sorted(maps.Keys(r.Figures)) {
+		fmt.Fprintf(w, "%-32s %v\n", name, r.Figures[name])
+	}
+	for _, why := range r.Failed {
+		fmt.Fprintln(w, "FAILED:", why)
+	}
+	fmt.Fprintf(w, "drill %s: %s\n", r.Drill, map[bool]string{true: "passed", false: "FAILED"}[r.Pass])
+}
+
+// breakable is the demo as drills break it.
+type breakable struct{ *fleet }
+
+// Unplug is the verb.
+func (b *breakable) Unplug(ctx context.Context, cell string) error {
+	_, err := b.pull(ctx, cell)
+	return err
+}
+
+// Plug is the verb.
+func (b *breakable) Plug(ctx context.Context, cell string) error {
+	_, err := b.putBack(ctx, cell)
+	return err
+}
+
+// Stop ends a process.
+func (b *breakable) Stop(ctx context.Context, part string, kill bool) error {
+	return b.state.Stop(ctx, part, kill)
+}
+
+// Start starts it again.
+func (b *breakable) Start(ctx context.Context, part string) error { return b.state.Restart(ctx, part) }
+
+// AddInstance starts a second instance.
+func (b *breakable) AddInstance(ctx context.Context, service string) (string, error) {
+	p, err := b.state.AddInstance(ctx, service)
+	if err != nil {
+		return "", err
+	}
+	return p.Name, nil
+}
+
+// RemoveInstance ends it.
+func (b *breakable) RemoveInstance(ctx context.Context, name string) error {
+	return b.state.Remove(ctx, name)
+}
+
+// Share restarts a cell's gateway with another cell's agent as its way out.
+func (b *breakable) Share(ctx context.Context, cell, other string) (func(context.Context) error, error) {
+	agent, err := b.state.Process(other + "/agent")
+	if err != nil {
+		return nil, err
+	}
+	gateway := cell + "/gateway"
+	undo := func(ctx context.Context) error { return b.state.Restart(ctx, gateway) }
+	return undo, b.state.RestartWith(ctx, gateway, map[string]string{"LINK_ADDR": agent.Env["AGENT_LINK_ADDR"]})
+}

@@ -1,0 +1,20 @@
+// Package drill breaks a part of a running demo under load and says with figures
+// who noticed.
+//
+//	unplug    a cell's links are cut, windows in turn:  plugged | cut 2 s, unplugged | plugged | ...
+//	db-down   a cell's Postgres is stopped, later started again
+//	instance  one of two instances of a service is killed, again and again
+//
+// A drill passes when everything in its list of judgements holds; each figure that
+// decides is in the report. What it broke is mended at the end, also after an
+// error or an interrupt. Every drill has a sabotage, a real fault of the kind that
+// it exists to find: with it, it must fail.
+//
+//	unplug    c1's gateway goes out through c3's agent
+//	db-down   c1's Postgres is on the same machine as c2's, and stops with it
+//	instance  there is no second instance
+//
+// (Services and databases of another cell can't be shared by a wrong address: they
+// refuse calls and connections of a cell that isn't theirs. A Redis can, and nobody
+// notices when it's gone: it is asked for 50 ms at most, and rarely then.)
+package drill

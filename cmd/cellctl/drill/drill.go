@@ -1,0 +1,253 @@
+package drill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"example.com/cellmart/cmd/cellctl/load"
+	"example.com/cellmart/services/agent/agentapi"
+)
+
+// System is the running demo, as far as drills break it. Names are those of the
+// demo's processes: c2/postgres, c1/order.
+type System interface {
+	// Unplug and Plug do what the verbs of cellctl do.
+	Unplug(ctx context.Context, cell string) error
+	Plug(ctx context.Context, cell string) error
+	// Stop ends a part, with kill without asking it; Start starts it again and
+	// waits until it's ready.
+	Stop(ctx context.Context, part string, kill bool) error
+	Start(ctx context.Context, part string) error
+	// AddInstance starts a second instance of a service, and waits until it's
+	// ready; RemoveInstance ends it. Which of the two is stopped later is told
+	// by the name that AddInstance gives.
+	AddInstance(ctx context.Context, service string) (string, error)
+	RemoveInstance(ctx context.Context, name string) error
+	// Share makes a cell's gateway go out through another cell's agent.
+	Share(ctx context.Context, cell, other string) (undo func(context.Context) error, err error)
+}
+
+// Options of a drill.
+type Options struct {
+	System   System
+	Agents   map[string]*agentapi.Client
+	Load     load.Options // Cells and Edge are needed, the rest is the drill's
+	Cell     string       // that is broken
+	Sabotage bool
+	Short    bool // fewer and shorter windows, for tests of the drill itself
+	Log      func(format string, args ...any)
+}
+
+// Report is what a drill answers.
+type Report struct {
+	Drill    string         `json:"drill"`
+	Pass     bool           `json:"pass"`
+	Timeline []Event        `json:"timeline"`
+	Figures  map[string]any `json:"figures"`
+	Failed   []string       `json:"failed"`
+}
+
+// Event is one thing that was done or seen, since the load's start.
+type Event struct {
+	MS   int64  `json:"t_ms"`
+	What string `json:"what"`
+}
+
+// names of the drills and the cell that each breaks by default.
+var defaults = []struct{ name, cell string }{{"unplug", "c3"}, {"db-down", "c2"}, {"instance", "c1"}}
+
+// Names lists the drills.
+func Names() (out []string) {
+	for _, d := range defaults {
+		out = append(out, d.name)
+	}
+	return out
+}
+
+// DefaultCell is the cell that a drill breaks unless told; "" for no such drill.
+func DefaultCell(name string) string {
+	for _, d := range defaults {
+		if d.name == name {
+			return d.cell
+		}
+	}
+	return ""
+}
+
+// limit bounds a drill, whatever happens.
+const limit = 5 * time.Minute
+
+// Run runs one drill by name. An error means that it couldn't be carried out.
+func Run(ctx context.Context, name string, o Options) (*Report, error) {
+	drills := map[string]func(context.Context, *run) error{"unplug": unplug, "db-down": dbDown, "instance": instance}
+	do, ok := drills[name]
+	if !ok {
+		return nil, fmt.Errorf("there is no drill %q", name)
+	}
+	r := &run{Options: o, report: &Report{Drill: name, Timeline: []Event{}, Figures: map[string]any{}, Failed: []string{}}}
+	for i, c := range o.Load.Cells {
+		r.homes = append(r.homes, c.Name)
+		if c.Name == o.Cell {
+			r.broken = i
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := do(ctx, r)
+	if mended := r.mend(ctx); mended != nil {
+		err = errors.Join(err, fmt.Errorf("mending: %w", mended))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !o.Sabotage { // what a planted fault does to rows is not the question
+		r.rest(ctx)
+	}
+	r.report.Pass = len(r.report.Failed) == 0
+	return r.report, nil
+}
+
+// run is a drill on its way.
+type run struct {
+	Options
+	report *Report
+	homes  []string
+	broken int // index of Cell
+	load   *load.Load
+	stop   context.CancelFunc
+	going  sync.WaitGroup
+	undo   []func(context.Context) error
+}
+
+// begin prepares and starts the load.
+func (r *run) begin(ctx context.Context, rate float64, doors func(home int) []int) error {
+	o := r.Load
+	o.Rate, o.Users, o.Doors, o.Log = rate, 10, doors, r.Log
+	var err error
+	if r.load, err = load.Prepare(ctx, o); err != nil {
+		return err
+	}
+	inner, stop := context.WithCancel(ctx)
+	r.stop = stop
+	r.going.Go(func() { r.load.Run(inner) })
+	r.event("load: %.0f requests a second", rate)
+	return nil
+}
+
+// end stops the load and waits for what is unanswered.
+func (r *run) end() {
+	if r.stop != nil {
+		r.stop()
+		r.going.Wait()
+		r.stop = nil
+	}
+}
+
+// after remembers how to mend what was broken.
+func (r *run) after(undo func(context.Context) error) { r.undo = append(r.undo, undo) }
+
+// mend undoes everything, last things first, also when ctx is over.
+func (r *run) mend(ctx context.Context) error {
+	r.end()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	var all []error
+	for i := len(r.undo) - 1; i >= 0; i-- {
+		all = append(all, r.undo[i](ctx))
+	}
+	return errors.Join(all...)
+}
+
+// rest checks the invariants once nothing is under way.
+func (r *run) rest(ctx context.Context) {
+	r.Log("waiting until all messages have their answer")
+	bad := load.AtRest(ctx, r.Agents, 100*time.Second)
+	r.report.Figures["invariants_ok"] = len(bad) == 0
+	for _, b := range bad {
+		r.fail("invariants: %s", b)
+	}
+}
+
+func (r *run) event(format string, args ...any) time.Duration {
+	at := time.Duration(0)
+	if r.load != nil {
+		at = r.load.Now()
+	}
+	what := fmt.Sprintf(format, args...)
+	r.report.Timeline = append(r.report.Timeline, Event{at.Milliseconds(), what})
+	r.Log("%6.1f s  %s", at.Seconds(), what)
+	return at
+}
+
+func (r *run) fail(format string, args ...any) {
+	r.report.Failed = append(r.report.Failed, fmt.Sprintf(format, args...))
+}
+
+// need is a judgement: when it doesn't hold, the drill has failed.
+func (r *run) need(holds bool, format string, args ...any) {
+	if !holds {
+		r.fail(format, args...)
+	}
+}
+
+// other is a cell that isn't the broken one.
+func (r *run) other() string {
+	if r.broken == 0 {
+		return r.homes[1]
+	}
+	return r.homes[0]
+}
+
+// othersDoors keeps everybody but the broken cell's own users out of that cell's
+// gateway; stay says that those users go through it too.
+func (r *run) othersDoors(stay bool) func(home int) []int {
+	return func(home int) []int {
+		var out []int
+		for i := range r.homes {
+			if i != r.broken || stay && home == r.broken {
+				out = append(out, i)
+			}
+		}
+		return out
+	}
+}
+
+// settled waits until the cells have caught up, at least least and at most most:
+// no open message is old, and no link is down.
+func (r *run) settled(ctx context.Context, least, most time.Duration) error {
+	if err := pause(ctx, least); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, most-least)
+	defer cancel()
+	for {
+		calm := true
+		for _, a := range r.Agents {
+			s, err := a.Status(limited)
+			if err != nil || s.Database == nil || s.Database.OldestOpenMS > 2000 {
+				calm = false
+				break
+			}
+			for _, l := range s.Links {
+				calm = calm && l.Up
+			}
+		}
+		if calm || pause(limited, 250*time.Millisecond) != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

@@ -1,0 +1,210 @@
+package drill
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+	"time"
+
+	"example.com/cellmart/cmd/cellctl/load"
+)
+
+const (
+	dbRate       = 60.0
+	instanceRate = 60.0
+	// recovery is what a cell's users may still be refused for after its database
+	// is there again: connections are made anew with a backoff of at most 2 s.
+	recovery = 10 * time.Second
+)
+
+// dbDown stops a cell's Postgres under load: only its users are refused, and with
+// 503; it recovers by itself.
+func dbDown(ctx context.Context, r *run) error {
+	before, outage := 10*time.Second, 20*time.Second
+	if r.Short {
+		before, outage = 3*time.Second, 6*time.Second
+	}
+	parts := []string{r.Cell + "/postgres"}
+	if r.Sabotage {
+		parts = append(parts, r.other()+"/postgres")
+		r.event("sabotage: %s stops with %s", parts[1], parts[0])
+	}
+	if err := r.begin(ctx, dbRate, r.othersDoors(true)); err != nil {
+		return err
+	}
+	if err := pause(ctx, before); err != nil {
+		return err
+	}
+	down := r.load.Now()
+	start := func(ctx context.Context) error {
+		for _, part := range parts {
+			if err := r.System.Start(ctx, part); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	r.after(start)
+	for _, part := range parts {
+		if err := r.System.Stop(ctx, part, false); err != nil {
+			return err
+		}
+	}
+	r.event("%s is stopped", parts[0])
+	if err := pause(ctx, outage); err != nil {
+		return err
+	}
+	if err := start(ctx); err != nil {
+		return err
+	}
+	r.undo = r.undo[:len(r.undo)-1]
+	up := r.event("%s was started and is ready", parts[0])
+	if err := pause(ctx, recovery+before); err != nil {
+		return err
+	}
+	r.end()
+	r.judgeDown(r.load.Samples(), down, up)
+	return nil
+}
+
+func (r *run) judgeDown(all []load.Sample, down, up time.Duration) {
+	others, errors, missing := r.survivors(all)
+	requests, served, refused, wrong, late := 0, 0, 0, 0, 0
+	hurt, last := map[int]bool{}, time.Duration(0)
+	for _, x := range all {
+		if x.Home != r.broken {
+			continue
+		}
+		if !x.OK {
+			last = max(last, x.End())
+			if x.At >= up+recovery {
+				late++
+			}
+		}
+		if x.At < down || x.At >= up {
+			if !x.OK && x.End() < down {
+				wrong++
+			}
+			continue
+		}
+		requests++
+		switch {
+		case x.OK:
+			served++
+		case x.Status == http.StatusServiceUnavailable:
+			refused++
+			hurt[x.User] = true
+		default:
+			wrong++
+		}
+	}
+	p99 := func(during bool) float64 {
+		return load.MS(load.Percentile(load.Took(all, func(x load.Sample) bool {
+			return x.Home != r.broken && (during && x.At >= down && x.At < up || !during && x.At < down)
+		}), 99))
+	}
+	f := r.report.Figures
+	f["others_requests"], f["others_errors"] = others, errors
+	f["others_p99_before_ms"], f["others_p99_during_ms"] = p99(false), p99(true)
+	f["victims_requests"], f["victims_served"], f["victims_refused"], f["victims_other_errors"] = requests, served, refused, wrong
+	f["recovered_ms"] = max(0, (last - up).Milliseconds())
+	r.need(errors == 0, "%d of %d requests of others failed%s", errors, others, r.examples(false))
+	r.need(len(missing) == 0, "others had no request of the kinds %v", missing)
+	r.need(refused > 0, "not one request of %s's users was refused: nothing was stopped", r.Cell)
+	r.need(wrong == 0, "%d requests of %s's users failed with something else than 503, or before the stop%s", wrong, r.Cell, r.examples(true))
+	r.need(late == 0, "%d requests of %s's users failed later than %s after the database was ready", late, r.Cell, recovery)
+}
+
+// instance kills one of two instances of a cell's order service, in turn: nobody
+// gets an error.
+func instance(ctx context.Context, r *run) error {
+	rounds, calm := 4, 5*time.Second
+	if r.Short {
+		rounds, calm = 2, 3*time.Second
+	}
+	service := r.Cell + "/order"
+	names := []string{service}
+	if r.Sabotage {
+		r.event("sabotage: no second instance of %s is started", service)
+	} else {
+		second, err := r.System.AddInstance(ctx, service)
+		if err != nil {
+			return err
+		}
+		r.after(func(ctx context.Context) error { return r.System.RemoveInstance(ctx, second) })
+		r.event("%s is a second instance of %s", second, service)
+		names = append(names, second)
+	}
+	if err := r.begin(ctx, instanceRate, nil); err != nil {
+		return err
+	}
+	if err := pause(ctx, calm); err != nil {
+		return err
+	}
+	var dead []span
+	for n := range rounds {
+		victim := names[n%len(names)]
+		at := r.load.Now()
+		r.after(func(ctx context.Context) error { return r.System.Start(ctx, victim) })
+		if err := r.System.Stop(ctx, victim, true); err != nil {
+			return err
+		}
+		r.event("%s is killed", victim)
+		if err := pause(ctx, calm); err != nil {
+			return err
+		}
+		if err := r.System.Start(ctx, victim); err != nil {
+			return err
+		}
+		r.undo = r.undo[:len(r.undo)-1]
+		dead = append(dead, span{at, r.event("%s runs again", victim)})
+		if err := pause(ctx, calm); err != nil { // so that gateways have it in again, before the other one goes
+			return err
+		}
+	}
+	r.end()
+	r.judgeInstance(r.load.Samples(), dead)
+	return nil
+}
+
+func (r *run) judgeInstance(all []load.Sample, dead []span) {
+	errors, while, ofService := 0, 0, 0
+	for _, x := range all {
+		if !x.OK {
+			errors++
+		}
+		if within(dead, x.At) {
+			while++
+			if x.Home == r.broken && (x.Kind == load.Order || x.Kind == load.Cart) {
+				ofService++
+			}
+		}
+	}
+	p99 := func(killed bool) float64 {
+		return load.MS(load.Percentile(load.Took(all, func(x load.Sample) bool { return x.Home == r.broken && within(dead, x.At) == killed }), 99))
+	}
+	f := r.report.Figures
+	f["requests"], f["errors"], f["kills"] = len(all), errors, len(dead)
+	f["requests_while_dead"], f["requests_of_service_while_dead"] = while, ofService
+	f["cell_p99_with_two_ms"], f["cell_p99_with_one_ms"] = p99(false), p99(true)
+	r.need(errors == 0, "%d of %d requests failed%s", errors, len(all), r.examples(false)+r.examples(true))
+	r.need(ofService > 0, "no request for %s's order service while an instance was dead: nothing was tried", r.Cell)
+}
+
+// examples quotes the first errors of the broken cell's users, or of the others.
+func (r *run) examples(broken bool) string {
+	var out []string
+	for home := range r.homes {
+		if (home == r.broken) == broken {
+			out = append(out, r.load.Errors(home)...)
+		}
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(": %s", strings.Join(out[:min(3, len(out))], "; "))
+}
+
+func round(x float64) float64 { return math.Round(x*10000) / 10000 }

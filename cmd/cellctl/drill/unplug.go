@@ -1,0 +1,209 @@
+package drill
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"example.com/cellmart/cmd/cellctl/load"
+)
+
+// What the litmus demands, and how it's measured.
+const (
+	survivorsRate = 80.0 // requests per second of those who must not notice
+	ratioGoal     = 1.25 // of the medians of the windows' p99
+	ratioShort    = 3.0  // in the short form a window's p99 is one or two requests
+	firstWhile    = 2 * time.Second
+	tolerance     = 0.02 // of a share of requests; a share of users is exact
+)
+
+// span is a part of the load's time.
+type span struct{ from, to time.Duration }
+
+func (s span) has(at time.Duration) bool { return s.from <= at && at < s.to }
+
+// spans are the windows of an unplug drill.
+type spans struct {
+	plugged   []span // nothing is cut, nothing of the last cut is left
+	first     []span // the first two seconds after each cut
+	unplugged []span // the rest of each cut
+}
+
+func within(all []span, at time.Duration) bool {
+	for _, s := range all {
+		if s.has(at) {
+			return true
+		}
+	}
+	return false
+}
+
+// plan of the windows: how many of each kind, and how long.
+type plan struct {
+	windows       int
+	window        time.Duration
+	warm          time.Duration
+	leastRequests int
+	ratio         float64
+}
+
+func unplugPlan(short bool) plan {
+	if short {
+		return plan{windows: 2, window: 3 * time.Second, warm: 2 * time.Second, leastRequests: 700, ratio: ratioShort}
+	}
+	return plan{windows: 5, window: 10 * time.Second, warm: 5 * time.Second, leastRequests: 5000, ratio: ratioGoal}
+}
+
+func unplug(ctx context.Context, r *run) error {
+	p := unplugPlan(r.Short)
+	if r.Sabotage {
+		undo, err := r.System.Share(ctx, r.other(), r.Cell)
+		if err != nil {
+			return fmt.Errorf("sabotage: %w", err)
+		}
+		r.after(undo)
+		r.event("sabotage: %s's gateway goes out through %s's agent", r.other(), r.Cell)
+	}
+	n := float64(len(r.homes))
+	if err := r.begin(ctx, survivorsRate*n/(n-1), r.othersDoors(false)); err != nil {
+		return err
+	}
+	if err := r.settled(ctx, p.warm, p.warm+15*time.Second); err != nil {
+		return err
+	}
+	r.after(func(ctx context.Context) error { return r.System.Plug(ctx, r.Cell) })
+	var s spans
+	for w := range p.windows {
+		from := r.event("window %d of %d, plugged", w+1, p.windows)
+		if err := pause(ctx, p.window); err != nil {
+			return err
+		}
+		cut := r.load.Now()
+		s.plugged = append(s.plugged, span{from, cut})
+		if err := r.System.Unplug(ctx, r.Cell); err != nil {
+			return err
+		}
+		r.event("%s is unplugged", r.Cell)
+		s.first = append(s.first, span{cut, cut + firstWhile})
+		if err := pause(ctx, firstWhile+p.window); err != nil {
+			return err
+		}
+		plug := r.load.Now()
+		s.unplugged = append(s.unplugged, span{cut + firstWhile, plug})
+		if err := r.System.Plug(ctx, r.Cell); err != nil {
+			return err
+		}
+		r.event("%s is plugged in again", r.Cell)
+		if err := r.settled(ctx, firstWhile, 20*time.Second); err != nil {
+			return err
+		}
+	}
+	r.end()
+	r.judgeUnplug(r.load.Samples(), s, p)
+	return nil
+}
+
+// judgeUnplug makes the figures and says what doesn't hold.
+func (r *run) judgeUnplug(all []load.Sample, s spans, p plan) {
+	survivors, errors, missing := r.survivors(all)
+	p99 := func(in []span) time.Duration {
+		var each []time.Duration
+		for _, w := range in {
+			each = append(each, load.Percentile(load.Took(all, func(x load.Sample) bool { return x.Home != r.broken && w.has(x.At) }), 99))
+		}
+		return load.Median(each)
+	}
+	before, during := p99(s.plugged), p99(s.unplugged)
+	ratio := 0.0
+	if before > 0 {
+		ratio = float64(during) / float64(before)
+	}
+	first := load.Percentile(load.Took(all, func(x load.Sample) bool { return x.Home != r.broken && within(s.first, x.At) }), 99)
+	v := r.victims(all, s)
+	f := r.report.Figures
+	f["survivors_requests"], f["survivors_errors"] = survivors, errors
+	f["survivors_p99_before_ms"], f["survivors_p99_during_ms"] = load.MS(before), load.MS(during)
+	f["survivors_p99_ratio"], f["survivors_p99_first_2s_ms"] = round(ratio), load.MS(first)
+	f["victims_requests"], f["victims_served"], f["victims_refused"] = v.requests, v.served, v.refused
+	f["victims_users_share"], f["victims_requests_share"], f["cell_share"] = round(v.users), round(v.asked), round(v.want)
+	f["victims_errors_plugged"] = v.wronged
+	r.need(survivors >= p.leastRequests, "only %d survivors' requests, %d are needed", survivors, p.leastRequests)
+	r.need(errors == 0, "%d of %d survivors' requests failed%s", errors, survivors, r.examples(false))
+	r.need(len(missing) == 0, "survivors had no request of the kinds %v", missing)
+	r.need(before > 0 && ratio <= p.ratio, "the survivors' p99 went from %.1f to %.1f ms, %.2f times; %.2f is allowed", load.MS(before), load.MS(during), ratio, p.ratio)
+	r.need(v.refused > 0, "not one request of %s's users was refused: nothing was unplugged", r.Cell)
+	r.need(v.users == v.want, "%.4f of the users were hurt, %s has %.4f of them", v.users, r.Cell, v.want)
+	r.need(v.asked >= v.want-tolerance && v.asked <= v.want+tolerance,
+		"%.4f of the requests that need a home were hurt, %s has %.4f of them (tolerance %g)", v.asked, r.Cell, v.want, tolerance)
+	r.need(v.wronged == 0, "%d requests of %s's users failed while it was plugged in%s", v.wronged, r.Cell, r.examples(true))
+}
+
+// survivors counts the requests of everybody else, over the whole drill.
+func (r *run) survivors(all []load.Sample) (requests, errors int, missing []string) {
+	seen := map[string]bool{}
+	for _, x := range all {
+		if x.Home == r.broken {
+			continue
+		}
+		requests++
+		seen[x.Kind.String()] = true
+		if !x.OK {
+			errors++
+		}
+	}
+	for _, k := range load.Kinds(r.load.Searches()) {
+		if !seen[k.String()] {
+			missing = append(missing, k.String())
+		}
+	}
+	return requests, errors, missing
+}
+
+// victims is what happened to the broken cell's users while it was broken.
+type victims struct {
+	requests, served, refused int
+	users                     float64 // hurt, of all users
+	asked                     float64 // hurt, of all requests that need a home, once the cut is known
+	want                      float64 // the cell's share of users, and of requests
+	wronged                   int     // failed with the cell plugged in
+}
+
+func (r *run) victims(all []load.Sample, s spans) victims {
+	type who struct{ home, user int }
+	users, hurt := map[who]bool{}, map[who]bool{}
+	asked, refused := 0, 0
+	v := victims{want: 1 / float64(len(r.homes))} // every home has as many users, and sends as much
+	for _, x := range all {
+		id := who{x.Home, x.User}
+		users[id] = true
+		down := within(s.unplugged, x.At)
+		cut := down || within(s.first, x.At)
+		if cut && !x.OK {
+			hurt[id] = true
+		}
+		if down && x.Kind.OfUser() {
+			asked++
+			if !x.OK {
+				refused++
+			}
+		}
+		if x.Home != r.broken {
+			continue
+		}
+		switch {
+		case cut && x.OK:
+			v.requests, v.served = v.requests+1, v.served+1
+		case cut:
+			v.requests, v.refused = v.requests+1, v.refused+1
+		case !x.OK && within(s.plugged, x.At) && within(s.plugged, x.End()): // whole, before the next cut
+			v.wronged++
+		}
+	}
+	if len(users) > 0 {
+		v.users = float64(len(hurt)) / float64(len(users))
+	}
+	if asked > 0 {
+		v.asked = float64(refused) / float64(asked)
+	}
+	return v
+}
