@@ -18,15 +18,31 @@ import (
 // cellctl runs the operator's tool and gives what it printed and its exit code.
 func cellctl(t testing.TB, args ...string) (string, int) {
 	t.Helper()
-	var out bytes.Buffer
+	out, log, code := runCellctl(t, args...)
+	return out + log, code
+}
+
+// cellctlOut is cellctl without its lines of progress.
+func cellctlOut(t testing.TB, args ...string) (string, int) {
+	t.Helper()
+	out, log, code := runCellctl(t, args...)
+	if code != 0 {
+		t.Logf("cellctl %v: %s", args, log)
+	}
+	return out, code
+}
+
+func runCellctl(t testing.TB, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	var out, log bytes.Buffer
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), filepath.Join(sys.root, "bin", "cellctl"), append(args, "--root", sys.root)...)
-	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.Stdout, cmd.Stderr = &out, &log
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatalf("cellctl %v: %v", args, err)
 	}
-	return out.String(), cmd.ProcessState.ExitCode()
+	return out.String(), log.String(), cmd.ProcessState.ExitCode()
 }
 
 func mustCellctl(t testing.TB, args ...string) string {

@@ -1,10 +1,14 @@
 package load
 
 import (
+	"errors"
+	"math"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"example.com/cellmart/platform/cellkit"
 )
 
 func TestMixIsExact(t *testing.T) {
@@ -162,5 +166,53 @@ func TestLines(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, orders); diff != "" {
 		t.Errorf("lines (-want +got):\n%s", diff)
+	}
+}
+
+func TestBadOptions(t *testing.T) {
+	t.Parallel()
+	good := func() Options {
+		return Options{Cells: []Cell{{"c1", "http://127.0.0.1:1"}}, Edge: "http://localhost:2", Rate: 1, Users: 2}
+	}
+	o := good()
+	if err := o.check(); err != nil {
+		t.Fatal(err)
+	}
+	for name, spoil := range map[string]func(*Options){
+		"no rate":            func(o *Options) { o.Rate = 0 },
+		"rate that is none":  func(o *Options) { o.Rate = math.NaN() },
+		"too fast":           func(o *Options) { o.Rate = maxRate + 1 },
+		"one user":           func(o *Options) { o.Users = 1 },
+		"too many users":     func(o *Options) { o.Users = maxUsers + 1 },
+		"no cell":            func(o *Options) { o.Cells = nil },
+		"somebody's gateway": func(o *Options) { o.Cells[0].Gateway = "http://192.0.2.1:80" },
+		"somebody's edge":    func(o *Options) { o.Edge = "http://example.com" },
+		"no edge":            func(o *Options) { o.Edge = "" },
+	} {
+		o := good()
+		spoil(&o)
+		var usage cellkit.Usage
+		if err := o.check(); !errors.As(err, &usage) {
+			t.Errorf("%s: %v, want a usage error", name, err)
+		}
+	}
+}
+
+func TestPhonesDiffer(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, seed := range []uint64{1, 2} {
+		for cell := range 8 {
+			for user := range maxUsers {
+				p := phone(seed, cell, user)
+				if len(p) != len("+8613800000001") || seen[p] {
+					t.Fatalf("phone %s of seed %d, cell %d, user %d", p, seed, cell, user)
+				}
+				seen[p] = true
+			}
+		}
+	}
+	if phone(5, 1, 2) != phone(5, 1, 2) {
+		t.Error("another phone from the same seed")
 	}
 }

@@ -1,0 +1,139 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"example.com/cellmart/deploy/local"
+)
+
+// report is what a drill prints with -o json.
+type report struct {
+	Drill    string           `json:"drill"`
+	Pass     *bool            `json:"pass"`
+	Timeline []map[string]any `json:"timeline"`
+	Figures  map[string]any   `json:"figures"`
+	Failed   []string         `json:"failed"`
+}
+
+func drill(t *testing.T, args ...string) (report, int) {
+	t.Helper()
+	out, code := cellctlOut(t, append([]string{"drill", "-o", "json"}, args...)...)
+	var r report
+	d := json.NewDecoder(strings.NewReader(out))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil || r.Pass == nil || r.Timeline == nil || r.Failed == nil {
+		t.Fatalf("drill %v = %d, not a whole report (%v): %s", args, code, err, out)
+	}
+	for _, e := range r.Timeline {
+		if _, ok := e["t_ms"].(float64); !ok || e["what"] == "" || len(e) != 2 {
+			t.Errorf("an event of the timeline is %v", e)
+		}
+	}
+	t.Logf("drill %v = %d: %v %v", args, code, r.Figures, r.Failed)
+	return r, code
+}
+
+// Each drill passes, and fails with its sabotage: the litmus can fail. The short
+// forms judge everything but small differences of the p99; scripts/drills runs the
+// whole ones.
+func TestDrills(t *testing.T) {
+	t.Cleanup(func() { // drills restart processes: the state file knows
+		state, err := local.Load(sys.root)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		sys.State = state
+		for i := range state.Processes {
+			if p := &state.Processes[i]; !p.Alive() {
+				t.Errorf("%s doesn't run: a drill hasn't mended what it broke", p.Name)
+			}
+			if strings.HasSuffix(state.Processes[i].Name, "-2") {
+				t.Errorf("%s was left", state.Processes[i].Name)
+			}
+		}
+	})
+	for _, d := range []struct {
+		name, cell, finds string
+		figures           []string
+	}{
+		{"unplug", "c3", "survivors", []string{
+			"survivors_requests", "survivors_errors", "survivors_p99_before_ms", "survivors_p99_during_ms", "survivors_p99_ratio",
+			"survivors_p99_first_2s_ms", "victims_requests", "victims_served", "victims_refused", "victims_users_share", "invariants_ok",
+		}},
+		{"db-down", "c2", "others", []string{"others_requests", "others_errors", "victims_refused", "recovered_ms", "invariants_ok"}},
+		{"instance", "c1", "requests failed", []string{"requests", "errors", "kills", "invariants_ok"}},
+	} {
+		t.Run(d.name, func(t *testing.T) {
+			r, code := drill(t, d.name, "--cell", d.cell, "--short")
+			if code != 0 || !*r.Pass || len(r.Failed) > 0 || r.Drill != d.name || len(r.Timeline) < 3 {
+				t.Errorf("drill %s = %d, %+v", d.name, code, r)
+			}
+			var missing []string
+			for _, name := range d.figures {
+				if _, ok := r.Figures[name]; !ok {
+					missing = append(missing, name)
+				}
+			}
+			if len(missing) > 0 {
+				t.Errorf("figures %v are missing", missing)
+			}
+			r, code = drill(t, d.name, "--cell", d.cell, "--short", "--sabotage")
+			if failed := strings.Join(r.Failed, "; "); code != 1 || *r.Pass || !strings.Contains(failed, d.finds) {
+				t.Errorf("sabotaged drill %s = %d, failed %q, want %q in it", d.name, code, failed, d.finds)
+			}
+		})
+	}
+	atRest(t)
+	for _, bad := range [][]string{{"drill"}, {"drill", "book"}, {"drill", "unplug", "--cell", "c9"}, {"load", "--rate", "0"}, {"load", "--duration", "1h"}} {
+		if out, code := cellctl(t, bad...); code != 2 || strings.Count(strings.TrimSpace(out), "\n") != 0 {
+			t.Errorf("cellctl %v = %d %q, want 2 and one line", bad, code, out)
+		}
+	}
+}
+
+// The load counts every kind for every home, and loses nothing.
+func TestLoad(t *testing.T) {
+	out, code := cellctlOut(t, "load", "--rate", "60", "--duration", "8s", "--seed", "7", "-o", "json")
+	var r struct {
+		Pass     bool `json:"pass"`
+		Requests int  `json:"requests"`
+		Checks   int  `json:"invariant_checks"`
+		Lines    []struct {
+			Kind, Home string
+			Requests   int
+			Errors     int
+			P50        float64 `json:"p50_ms"`
+			P99        float64 `json:"p99_ms"`
+		} `json:"lines"`
+		Failed []string `json:"failed"`
+	}
+	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 || !r.Pass || len(r.Failed) > 0 {
+		t.Fatalf("load = %d, %v: %s", code, err, out)
+	}
+	if r.Requests < 470 || r.Requests > 490 || r.Checks < 2 {
+		t.Errorf("%d requests and %d looks at the invariants in 8 s at 60 a second", r.Requests, r.Checks)
+	}
+	homes := map[string]int{}
+	for _, l := range r.Lines {
+		homes[l.Home] += l.Requests
+		if l.Requests == 0 || l.P50 <= 0 || l.P99 < l.P50 {
+			t.Errorf("line %+v", l)
+		}
+	}
+	want := map[string]int{"*": r.Requests, "c1": 120, "c2": 120, "c3": 120, "c4": 120}
+	for home := range want {
+		if diff := homes[home] - want[home]; home != "*" && diff >= -3 && diff <= 3 {
+			homes[home] = want[home] // the last round may not be whole
+		}
+	}
+	if diff := cmp.Diff(want, homes); diff != "" {
+		t.Errorf("requests of each home (-want +got):\n%s", diff)
+	}
+}
