@@ -371,6 +371,26 @@ func marshal(t testing.TB, v any) json.RawMessage {
 	return b
 }
 
+// One claim that can't be asked about must not keep the younger ones waiting.
+func TestAskingPassesAFailingClaim(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "c1", "c2")
+	c1, c2 := w.cells["c1"], w.cells["c2"]
+	for i := range 3 {
+		c1.register(fmt.Sprint("op-", i), w.phoneAt("c2", i))
+	}
+	for _, r := range w.due() {
+		w.deliver(r)
+	}
+	if _, err := c2.db.Super.Exec(t.Context(), `CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'disk'; END $$;
+		CREATE TRIGGER fail BEFORE UPDATE ON users.claims FOR EACH ROW WHEN (OLD.op_id = 'op-0') EXECUTE FUNCTION fail()`); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c2.svc.askOpen(t.Context(), 0); n != 2 || err == nil {
+		t.Errorf("askOpen = %d, %v, want 2 asked and the third's error", n, err)
+	}
+}
+
 // Messages that contradict what is stored are parked, never acted on.
 func TestClaimContradictionsAreParked(t *testing.T) {
 	t.Parallel()

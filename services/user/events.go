@@ -2,6 +2,7 @@ package user
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -219,13 +220,15 @@ func (s *service) onCopy(ctx context.Context, tx *pg.Tx, m bus.Message) (bus.Rep
 
 // askOpen is the phone's home: it asks the user's slot about claims that have
 // been pending for age. Each is asked about once; the bus sends until there is an
-// answer. It gives how many it asked about.
+// answer. It gives how many it asked about; one that fails holds up no other.
 func (s *service) askOpen(ctx context.Context, age time.Duration) (int, error) {
 	list, err := s.store.unasked(ctx, age.Seconds(), 100)
 	if err != nil {
 		return 0, err
 	}
-	for i, o := range list {
+	n := 0
+	var failed error
+	for _, o := range list {
 		err := s.store.write(ctx, pg.Entry{Slot: o.Slot, Epoch: o.Epoch}, func(tx *pg.Tx) error {
 			c, err := lockClaim(ctx, tx, o.MAC)
 			if err != nil {
@@ -237,10 +240,12 @@ func (s *service) askOpen(ctx context.Context, age time.Duration) (int, error) {
 			return s.send(ctx, tx, kindAsk, bus.IDKey(c.User), c.UserSlot, claimBody{MAC: o.MAC, User: c.User, OpID: c.OpID})
 		})
 		if err != nil {
-			return i, err
+			failed = errors.Join(failed, err)
+			continue
 		}
+		n++
 	}
-	return len(list), nil
+	return n, failed
 }
 
 // onAsk is the user's slot: its row answers, or a tombstone that it makes now.
