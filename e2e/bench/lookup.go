@@ -16,10 +16,11 @@ const lookupCells = 4
 
 // routeLookup compares the route table with the usual consistent hashing, both in
 // process and warm.
-func routeLookup(ctx context.Context, _ io.Writer) ([]row, error) { return lookups(ctx, 5, 1<<21) }
+func routeLookup(ctx context.Context, _ io.Writer) ([]row, error) { return lookups(ctx, 50, 1<<16) }
 
-// lookups alternates ring and table for so many rounds of so many lookups; the
-// best round of each counts, since whatever else runs here only adds time.
+// lookups alternates ring and table for so many rounds of so many lookups, a round
+// being short enough to run uninterrupted; the best round of each counts, since
+// whatever else runs here only adds time.
 func lookups(ctx context.Context, rounds, n int) ([]row, error) {
 	table, err := lookupTable(lookupCells)
 	if err != nil {
