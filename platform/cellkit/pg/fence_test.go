@@ -313,6 +313,14 @@ func TestInSlotRetriesDeadlocks(t *testing.T) {
 	db := pgtest.New(t, notes())
 	seed(t, db, 4, 1)
 	seed(t, db, 4, 2)
+	if err := pg.Setup(ctx, db.SuperDSN, "", nil); err != nil { // pgtest's databases may be older than it
+		t.Fatal(err)
+	}
+	var limit string
+	if err := connect(t, db.DSN).QueryRow(ctx, "SHOW deadlock_timeout").Scan(&limit); err != nil || limit != "200ms" {
+		t.Errorf("a deadlock is looked for after %s (%v), want 200ms: a tenth of a transaction's time", limit, err)
+	}
+	db.App.Reset() // so that the writers' connections have it too
 	var wg sync.WaitGroup
 	both := make(chan bool)
 	for i := range 2 {

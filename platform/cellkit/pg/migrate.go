@@ -80,6 +80,12 @@ func Setup(ctx context.Context, superDSN, dbname string, passwords map[string]st
 	if _, err := c.Exec(ctx, "GRANT pg_read_server_files TO "+RoleMigrate); err != nil {
 		return err
 	}
+	// The server's second would be half of a transaction's time: nothing would be left to try again in.
+	for _, role := range []string{RoleApp, RoleAgent, RoleApplier} {
+		if _, err := c.Exec(ctx, "ALTER ROLE "+role+" SET deadlock_timeout = '200ms'"); err != nil {
+			return fmt.Errorf("role %s: %w", role, err)
+		}
+	}
 	// The agent's relay decodes the WAL.
 	if _, err := c.Exec(ctx, "ALTER ROLE "+RoleAgent+" REPLICATION"); err != nil {
 		return err

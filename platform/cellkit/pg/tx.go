@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"time"
@@ -53,9 +54,22 @@ func InSlot(ctx context.Context, pool *pgxpool.Pool, e Entry, fn func(*Tx) error
 		if err == nil || !again(err) {
 			return err
 		}
-		if try == tries {
+		if try == tries || !letPass(ctx, try) {
 			return errs.ErrUnavailable.Because(err)
 		}
+	}
+}
+
+// letPass waits for who was in the way: an aborted writer that comes back at once
+// takes its row before the one that waits for it has woken up, and they meet again.
+func letPass(ctx context.Context, try int) bool {
+	t := time.NewTimer(time.Duration(try) * (50*time.Millisecond + rand.N(50*time.Millisecond)))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
