@@ -126,6 +126,9 @@ type run struct {
 func (r *run) begin(ctx context.Context, rate float64, doors func(home int) []int) error {
 	o := r.Load
 	o.Rate, o.Users, o.Doors, o.Log = rate, 10, doors, r.Log
+	if r.Short {
+		o.Users = 4
+	}
 	var err error
 	if r.load, err = load.Prepare(ctx, o); err != nil {
 		return err

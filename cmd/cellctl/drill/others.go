@@ -12,26 +12,35 @@ import (
 )
 
 const (
-	dbRate       = 60.0
-	instanceRate = 60.0
+	othersRate = 60.0 // requests per second of everybody
 	// recovery is what a cell's users may still be refused for after its database
 	// is there again: connections are made anew with a backoff of at most 2 s.
 	recovery = 10 * time.Second
 )
 
+func (r *run) rate() float64 {
+	if r.Short {
+		return shortRate
+	}
+	return othersRate
+}
+
 // dbDown stops a cell's Postgres under load: only its users are refused, and with
 // 503; it recovers by itself.
 func dbDown(ctx context.Context, r *run) error {
-	before, outage := 10*time.Second, 20*time.Second
+	before, outage, after := 10*time.Second, 20*time.Second, 20*time.Second
 	if r.Short {
-		before, outage = 3*time.Second, 6*time.Second
+		before, outage, after = 3*time.Second, 5*time.Second, recovery+time.Second
+	}
+	if r.Short && r.Sabotage {
+		after = time.Second
 	}
 	parts := []string{r.Cell + "/postgres"}
 	if r.Sabotage {
 		parts = append(parts, r.other()+"/postgres")
 		r.event("sabotage: %s stops with %s", parts[1], parts[0])
 	}
-	if err := r.begin(ctx, dbRate, r.othersDoors(true)); err != nil {
+	if err := r.begin(ctx, r.rate(), r.othersDoors(true)); err != nil {
 		return err
 	}
 	if err := pause(ctx, before); err != nil {
@@ -61,7 +70,7 @@ func dbDown(ctx context.Context, r *run) error {
 	}
 	r.undo = r.undo[:len(r.undo)-1]
 	up := r.event("%s was started and is ready", parts[0])
-	if err := pause(ctx, recovery+before); err != nil {
+	if err := pause(ctx, after); err != nil {
 		return err
 	}
 	r.end()
@@ -124,6 +133,9 @@ func instance(ctx context.Context, r *run) error {
 	if r.Short {
 		rounds, calm = 2, 3*time.Second
 	}
+	if r.Short && r.Sabotage {
+		rounds = 1
+	}
 	service := r.Cell + "/order"
 	names := []string{service}
 	if r.Sabotage {
@@ -137,7 +149,7 @@ func instance(ctx context.Context, r *run) error {
 		r.event("%s is a second instance of %s", second, service)
 		names = append(names, second)
 	}
-	if err := r.begin(ctx, instanceRate, nil); err != nil {
+	if err := r.begin(ctx, r.rate(), nil); err != nil {
 		return err
 	}
 	if err := pause(ctx, calm); err != nil {

@@ -11,6 +11,7 @@ import (
 // What the litmus demands, and how it's measured.
 const (
 	survivorsRate = 80.0 // requests per second of those who must not notice
+	shortRate     = 40.0 // in the short form: tests run on machines that do other things as well
 	ratioGoal     = 1.25 // of the medians of the windows' p99
 	ratioShort    = 3.0  // in the short form a window's p99 is one or two requests
 	firstWhile    = 2 * time.Second
@@ -40,6 +41,7 @@ func within(all []span, at time.Duration) bool {
 
 // plan of the windows: how many of each kind, and how long.
 type plan struct {
+	rate          float64 // of the survivors
 	windows       int
 	window        time.Duration
 	warm          time.Duration
@@ -47,15 +49,18 @@ type plan struct {
 	ratio         float64
 }
 
-func unplugPlan(short bool) plan {
-	if short {
-		return plan{windows: 2, window: 3 * time.Second, warm: 2 * time.Second, leastRequests: 700, ratio: ratioShort}
+func unplugPlan(short, sabotage bool) plan {
+	switch {
+	case short && sabotage: // its errors show in the first window
+		return plan{rate: shortRate, windows: 1, window: 3 * time.Second, warm: time.Second, leastRequests: 200, ratio: ratioShort}
+	case short:
+		return plan{rate: shortRate, windows: 2, window: 3 * time.Second, warm: 2 * time.Second, leastRequests: 500, ratio: ratioShort}
 	}
-	return plan{windows: 5, window: 10 * time.Second, warm: 5 * time.Second, leastRequests: 5000, ratio: ratioGoal}
+	return plan{rate: survivorsRate, windows: 5, window: 10 * time.Second, warm: 5 * time.Second, leastRequests: 5000, ratio: ratioGoal}
 }
 
 func unplug(ctx context.Context, r *run) error {
-	p := unplugPlan(r.Short)
+	p := unplugPlan(r.Short, r.Sabotage)
 	if r.Sabotage {
 		undo, err := r.System.Share(ctx, r.other(), r.Cell)
 		if err != nil {
@@ -65,7 +70,7 @@ func unplug(ctx context.Context, r *run) error {
 		r.event("sabotage: %s's gateway goes out through %s's agent", r.other(), r.Cell)
 	}
 	n := float64(len(r.homes))
-	if err := r.begin(ctx, survivorsRate*n/(n-1), r.othersDoors(false)); err != nil {
+	if err := r.begin(ctx, p.rate*n/(n-1), r.othersDoors(false)); err != nil {
 		return err
 	}
 	if err := r.settled(ctx, p.warm, p.warm+15*time.Second); err != nil {
