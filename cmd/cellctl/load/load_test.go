@@ -212,7 +212,7 @@ func TestPhonesDiffer(t *testing.T) {
 			}
 		}
 	}
-	if phone(5, 1, 2) != phone(5, 1, 2) {
-		t.Error("another phone from the same seed")
+	if first, second := phone(5, 1, 2), phone(5, 1, 2); first != second {
+		t.Errorf("phones %s and %s from one seed", first, second)
 	}
 }
