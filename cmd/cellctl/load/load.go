@@ -115,7 +115,7 @@ func Prepare(ctx context.Context, o Options) (*Load, error) {
 	if err := l.open(ctx); err != nil {
 		return nil, err
 	}
-	_, err := l.ask(ctx, "GET", o.Cells[0].Gateway+apiPrefix+"/search?q=teapot", "", "", nil, nil)
+	_, err := l.once(ctx, "GET", o.Cells[0].Gateway+apiPrefix+"/search?q=teapot", "", "", nil, nil)
 	if l.search = err == nil; !l.search {
 		o.Log("search doesn't answer: browsing instead")
 	}

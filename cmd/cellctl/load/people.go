@@ -198,8 +198,21 @@ type refusal struct {
 
 func (r *refusal) Error() string { return fmt.Sprintf("%d %s", r.status, strings.TrimSpace(r.body)) }
 
-// ask is one request of the preparation.
+// ask is one request of the preparation. What nobody has an answer to yet is asked
+// for again, with the same key: logging everybody in is more work for the cells
+// than the load itself.
 func (l *Load) ask(ctx context.Context, method, url, token, key string, in, out any) (http.Header, error) {
+	for try := 0; ; try++ {
+		header, err := l.once(ctx, method, url, token, key, in, out)
+		var refused *refusal
+		known := errors.As(err, &refused) && refused.status != http.StatusServiceUnavailable && refused.status != http.StatusConflict
+		if err == nil || known || try == 8 || pause(ctx, time.Second) != nil {
+			return header, err
+		}
+	}
+}
+
+func (l *Load) once(ctx context.Context, method, url, token, key string, in, out any) (http.Header, error) {
 	status, header, body, err := l.send(ctx, method, url, token, key, in)
 	switch {
 	case err != nil:
