@@ -23,12 +23,20 @@ type note struct {
 type relay struct{ pool *pgxpool.Pool }
 
 // claimSQL compares with the statement's time, which doesn't change while it
-// runs: so the index on due is searched, not read through.
-const claimSQL = `WITH ready AS (
+// runs: so the index on due is searched, not read through. The slot is looked up
+// for each due note: a join would start from all slots where no table has
+// statistics yet.
+const claimSQL = `WITH due AS (
 		SELECT r.slot, r.id FROM cell.relay r
-		JOIN cell.slots s ON s.slot = r.slot AND s.role = 'owner' AND s.state = 'active'
-		WHERE (r.due <= statement_timestamp() OR r.due > statement_timestamp() + interval '1 min') AND (SELECT cell.lease_left_ms() > 0)
+		WHERE r.due <= statement_timestamp() AND (SELECT s.role = 'owner' AND s.state = 'active' FROM cell.slots s WHERE s.slot = r.slot)
+			AND (SELECT cell.lease_left_ms() > 0)
 		ORDER BY r.due LIMIT $1 FOR UPDATE OF r SKIP LOCKED),
+	jumped AS (
+		SELECT r.slot, r.id FROM cell.relay r
+		WHERE r.due > statement_timestamp() + interval '1 min' AND (SELECT s.role = 'owner' AND s.state = 'active' FROM cell.slots s WHERE s.slot = r.slot)
+			AND (SELECT cell.lease_left_ms() > 0)
+		ORDER BY r.due LIMIT $1 FOR UPDATE OF r SKIP LOCKED),
+	ready AS (SELECT * FROM due UNION ALL SELECT * FROM jumped LIMIT $1),
 	claimed AS (
 		UPDATE cell.relay r SET attempts = r.attempts + 1,
 			due = clock_timestamp() + least(2 * 2 ^ least(r.attempts, 10), 30) * interval '1 s'
