@@ -40,6 +40,7 @@ type State struct {
 	Control     string    `json:"control"` // http://...
 	Cells       []Cell    `json:"cells"`
 	Data        string    `json:"data"`
+	Complete    bool      `json:"complete"` // everything was started once
 	Seeded      bool      `json:"seeded"`
 	Secrets     Secrets   `json:"secrets"`
 	Processes   []Process `json:"processes"`

@@ -67,6 +67,13 @@ func Up(ctx context.Context, o Options) (*State, error) {
 	}
 	s, err := Load(o.Root)
 	switch {
+	case err == nil && s.Way != "local":
+		return nil, usage("a demo run by %s is up here: scripts/demo down first", s.Way)
+	case err == nil && !s.Complete: // cut off while it started: what there is may be half-made
+		o.Log("an earlier start was cut off: beginning again")
+		if err := s.stop(ctx); err != nil {
+			return nil, err
+		}
 	case err == nil:
 		if len(s.Cells) != o.Cells || s.PortBase != o.PortBase {
 			return nil, usage("a demo with %d cells at port %d is up here: scripts/demo down first", len(s.Cells), s.PortBase)
@@ -123,6 +130,10 @@ func first(ctx context.Context, o Options, found programs) (*State, error) {
 	}
 	o.Log("starting services")
 	if err := s.launch(ctx, l.services()); err != nil {
+		return s, err
+	}
+	s.Complete = true
+	if err := s.save(); err != nil {
 		return s, err
 	}
 	return s, s.seed(ctx, o)
@@ -251,9 +262,9 @@ func (s *State) launch(ctx context.Context, all []Process) error {
 			return err
 		}
 		s.note(all[i])
-	}
-	if err := s.save(); err != nil {
-		return err
+		if err := s.save(); err != nil { // at once: whoever ends the demo must know of it
+			return err
+		}
 	}
 	var wg sync.WaitGroup
 	failed := make(chan error, len(all))
