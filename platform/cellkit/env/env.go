@@ -2,13 +2,16 @@
 // read once, with its meaning beside it, all mistakes are reported together,
 // and secrets print as ***. A variable NAME of service X is looked up as
 // X_NAME, then as NAME, so services of one cell share what they share and one
-// process can still run several of them.
+// process can still run several of them. What is set in neither may come from a
+// file, X_NAME_FILE or NAME_FILE: secrets that an engine mounts stay out of the
+// environment, which every `inspect` shows.
 package env
 
 import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -52,9 +55,9 @@ func NewReader(prefix string, getenv func(string) string) *Reader {
 }
 
 func (r *Reader) get(name, def, doc string, required, secret bool) string {
-	v := r.getenv(r.prefix + "_" + name)
+	v := r.first(name)
 	if v == "" {
-		v = r.getenv(name)
+		v = r.content(name)
 	}
 	if v == "" {
 		v = def
@@ -68,6 +71,28 @@ func (r *Reader) get(name, def, doc string, required, secret bool) string {
 		r.fail(name, "is not set: "+doc)
 	}
 	return v
+}
+
+// first is the service's own value of a variable, else the shared one.
+func (r *Reader) first(name string) string {
+	if v := r.getenv(r.prefix + "_" + name); v != "" {
+		return v
+	}
+	return r.getenv(name)
+}
+
+// content is what the file named by NAME_FILE has, without the last line's end.
+func (r *Reader) content(name string) string {
+	path := r.first(name + "_FILE")
+	if path == "" {
+		return ""
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		r.fail(name+"_FILE", "can't be read: "+err.Error())
+		return ""
+	}
+	return strings.TrimRight(string(b), "\r\n")
 }
 
 func (r *Reader) fail(name, why string) {

@@ -3,6 +3,8 @@ package env
 import (
 	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -30,6 +32,37 @@ func TestLookUpOrder(t *testing.T) {
 		if got := r.String("ADDR", "default", "where"); got != tc.want || r.Err() != nil {
 			t.Errorf("%s: String = %q, %v, want %q", tc.name, got, r.Err(), tc.want)
 		}
+	}
+}
+
+func TestValueFromFile(t *testing.T) {
+	t.Parallel()
+	file := func(text string) string {
+		path := filepath.Join(t.TempDir(), "secret")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	own, shared := file("own\n"), file(" shared\r\n")
+	for _, tc := range []struct {
+		name string
+		env  map[string]string
+		want string
+	}{
+		{"the service's own file wins", map[string]string{"ORDER_KEY_FILE": own, "KEY_FILE": shared}, "own"},
+		{"only the line's end is dropped", map[string]string{"KEY_FILE": shared}, " shared"},
+		{"a value wins over a file", map[string]string{"KEY": "value", "ORDER_KEY_FILE": own}, "value"},
+	} {
+		r := NewReader("ORDER", from(tc.env))
+		if got := r.Secret("KEY", "secret"); got.Reveal() != tc.want || r.Err() != nil {
+			t.Errorf("%s: Secret = %q, %v, want %q", tc.name, got.Reveal(), r.Err(), tc.want)
+		}
+	}
+	r := NewReader("ORDER", from(map[string]string{"KEY_FILE": filepath.Join(t.TempDir(), "none")}))
+	r.OptionalSecret("KEY", "secret")
+	if err := r.Err(); err == nil || !strings.Contains(err.Error(), "KEY_FILE") {
+		t.Errorf("a file that isn't there: %v, want a mistake that names KEY_FILE", err)
 	}
 }
 
