@@ -42,6 +42,8 @@ func components() []cellkit.Component {
 		{Name: "nats", Doc: "a NATS server with JetStream, in this binary", Vars: natsVars, Run: runNATS},
 		{Name: "migrate", Doc: "brings a database to the newest schema", Vars: migrateVars, Run: runMigrate, Once: true},
 		{Name: "pki", Doc: "makes the demo's certificates and keys: pki DIR ZONE...", Run: link.RunPKI, Once: true},
+		{Name: "keys", Doc: "makes the demo's keys and secrets once, and gives a zone its own", Vars: keysVars, Run: runKeys, Once: true},
+		{Name: "check", Doc: "asks addresses for 200, for container health: check URL...", Run: runCheck, Once: true},
 		{Name: "seed", Doc: "fills a fresh system through its public API", Vars: seedVars, Run: runSeed, Once: true},
 	}
 }

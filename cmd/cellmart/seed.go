@@ -46,7 +46,7 @@ type entrance struct{ cell, url string }
 func loadSeed(getenv func(string) string) (seedConfig, *env.Reader) {
 	r := env.NewReader("SEED", getenv)
 	var c seedConfig
-	for pair := range strings.SplitSeq(r.Required("GATEWAYS", "every cell's gateway, c1=http://host:port,c2=..."), ",") {
+	for pair := range strings.SplitSeq(r.Required("GATEWAYS", "every cell's gateway, c1=http://host:port,c2=..., or the edge for each: it is told the cell"), ",") {
 		if pair == "" {
 			continue // not set: said already
 		}
@@ -131,6 +131,11 @@ func (s *seeder) accounts() (out []*account) {
 func (s *seeder) gateway(i int) entrance { return s.config.Gateways[i%len(s.config.Gateways)] }
 
 func (s *seeder) all(ctx context.Context) ([]*account, error) {
+	for _, at := range s.config.Gateways {
+		if err := s.await(ctx, at); err != nil {
+			return nil, fmt.Errorf("cell %s: %w", at.cell, err)
+		}
+	}
 	accounts := s.accounts()
 	group, inner := errgroup.WithContext(ctx)
 	group.SetLimit(s.config.Parallel)
@@ -149,6 +154,20 @@ func (s *seeder) all(ctx context.Context) ([]*account, error) {
 		}
 	}
 	return accounts, group.Wait()
+}
+
+// await returns when the cell itself answers there: an edge that can't reach it
+// yet has another cell answer, and homes would all be in the first that is up.
+func (s *seeder) await(ctx context.Context, at entrance) error {
+	for {
+		ans, err := s.send(ctx, &account{at: at}, request{method: "GET", path: "/categories"})
+		if err != nil || ans.cell == at.cell {
+			return err
+		}
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return fmt.Errorf("%w; %s answers in its place", err, ans.cell)
+		}
+	}
 }
 
 // open logs an account in, making first what isn't there: the user, then the shop

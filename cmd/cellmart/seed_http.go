@@ -77,6 +77,8 @@ func later(err error, try int) (time.Duration, bool) {
 		return 0, false
 	case !errors.As(err, &known):
 		return wait, true // no connection, or it broke
+	case known.Kind == errs.Misrouted: // the table is newer than what the cell's database has been told
+		return wait, true
 	case known.Kind == errs.Unavailable || known.Kind == errs.Exhausted || known.Code == "IDEMPOTENCY_KEY_IN_FLIGHT":
 		if try > 0 || known.Kind == errs.Exhausted {
 			wait = max(wait, min(known.RetryAfter, most))
@@ -105,6 +107,7 @@ func (s *seeder) exchange(ctx context.Context, a *account, r request, body []byt
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
+	req.Header.Set("X-Region", a.at.cell) // a wish, which the edge understands and gateways ignore
 	if r.key != "" {
 		req.Header.Set(call.HeaderIdempotencyKey, r.key)
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -41,5 +42,13 @@ func TestBadConfigIsSaidAtOnce(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("nothing is said of %s in %q", want, text)
 		}
+	}
+}
+
+func TestOneListOfPeersServesAllZones(t *testing.T) {
+	env := map[string]string{"CELL": "c1", "AGENT_PEERS": "c1=a:1,c2=b:1,global=c:1"}
+	c, _ := loadConfig(func(k string) string { return env[k] })
+	if want := map[string]string{"c2": "b:1", "global": "c:1"}; !maps.Equal(c.Peers, want) {
+		t.Errorf("peers of c1 = %v, want %v", c.Peers, want)
 	}
 }

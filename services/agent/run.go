@@ -57,9 +57,10 @@ func loadConfig(getenv func(string) string) (Config, *env.Reader) {
 		c.DSN = r.Secret("PG_DSN", "the cell's database, as cellmart_agent (not in the global zone)").Reveal()
 	}
 	var err error
-	if c.Peers, err = parsePairs(r.List("PEERS", "", "borders of the other zones: c2=host:port,global=host:port")); err != nil {
+	if c.Peers, err = parsePairs(r.List("PEERS", "", "borders of the other zones: c2=host:port,global=host:port; the own zone's is left out")); err != nil {
 		r.Fail("PEERS", err.Error())
 	}
+	delete(c.Peers, c.Zone) // one list may serve all zones
 	if c.Targets, err = parsePairs(r.List("TARGETS", "", "what others may reach here: gateway=host:port,nats=host:port")); err != nil {
 		r.Fail("TARGETS", err.Error())
 	}
