@@ -3,10 +3,13 @@ package main
 import (
 	"context"
 	"crypto/ed25519"
+	"errors"
 	"path/filepath"
 	"sync"
 
+	"example.com/cellmart/deploy/compose"
 	"example.com/cellmart/deploy/local"
+	"example.com/cellmart/platform/cellkit"
 	"example.com/cellmart/platform/cellkit/link"
 	"example.com/cellmart/platform/routing"
 	"example.com/cellmart/services/agent/agentapi"
@@ -21,8 +24,23 @@ type fleet struct {
 	names  []string // of the cells, in order
 }
 
-func (c *cli) fleet() (*fleet, error) {
-	s, err := local.Load(c.root)
+// state is that of the demo in the checkout. One that `docker compose up` started
+// by hand has no state file yet: the engine is asked.
+func (c *cli) state(ctx context.Context) (*local.State, error) {
+	s, none := local.Load(c.root)
+	if !errors.Is(none, local.ErrNoDemo) {
+		return s, none
+	}
+	var bad cellkit.Usage
+	s, err := compose.Find(ctx, c.root)
+	if err == nil || errors.As(err, &bad) {
+		return s, err
+	}
+	return nil, none // without an engine there is nothing to find either
+}
+
+func (c *cli) fleet(ctx context.Context) (*fleet, error) {
+	s, err := c.state(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"example.com/cellmart/cmd/cellctl/drill"
 	"example.com/cellmart/cmd/cellctl/load"
+	"example.com/cellmart/deploy/compose"
 )
 
 func runDrill(ctx context.Context, c *cli, args []string) error {
@@ -28,7 +29,7 @@ func runDrill(ctx context.Context, c *cli, args []string) error {
 	if *cell == "" {
 		*cell = drill.DefaultCell(name)
 	}
-	f, err := c.fleet()
+	f, err := c.fleet(ctx)
 	if err != nil {
 		return err
 	}
@@ -36,7 +37,7 @@ func runDrill(ctx context.Context, c *cli, args []string) error {
 		return usage("there is no cell %q; there are %v", *cell, f.names)
 	}
 	report, err := drill.Run(ctx, name, drill.Options{
-		System: &breakable{f}, Agents: f.cells, Load: f.people(c, load.Options{Seed: *seed}), Cell: *cell, Sabotage: *sabotage, Short: *short, Log: c.logf,
+		System: c.breakable(f), Agents: f.cells, Load: f.people(c, load.Options{Seed: *seed}), Cell: *cell, Sabotage: *sabotage, Short: *short, Log: c.logf,
 	})
 	if err != nil {
 		return err
@@ -56,6 +57,13 @@ func printDrill(w io.Writer, r *drill.Report) {
 		fmt.Fprintln(w, "FAILED:", why)
 	}
 	fmt.Fprintf(w, "drill %s: %s\n", r.Drill, map[bool]string{true: "passed", false: "FAILED"}[r.Pass])
+}
+
+func (c *cli) breakable(f *fleet) drill.System {
+	if f.state.Way == compose.Way {
+		return &containers{breakable{f}, c.root}
+	}
+	return &breakable{f}
 }
 
 // breakable is the demo as drills break it.
@@ -104,4 +112,35 @@ func (b *breakable) Share(ctx context.Context, cell, other string) (func(context
 	gateway := cell + "/gateway"
 	undo := func(ctx context.Context) error { return b.state.Restart(ctx, gateway) }
 	return undo, b.state.RestartWith(ctx, gateway, map[string]string{"LINK_ADDR": agent.Env["AGENT_LINK_ADDR"]})
+}
+
+// containers is the same where the parts are containers.
+type containers struct {
+	breakable
+	root string
+}
+
+// Stop ends a container.
+func (b *containers) Stop(ctx context.Context, part string, kill bool) error {
+	return compose.Stop(ctx, b.state, part, kill)
+}
+
+// Start starts it again.
+func (b *containers) Start(ctx context.Context, part string) error {
+	return compose.Start(ctx, b.state, part)
+}
+
+// AddInstance starts a second container of a service.
+func (b *containers) AddInstance(ctx context.Context, service string) (string, error) {
+	return compose.AddInstance(ctx, b.state, service)
+}
+
+// RemoveInstance removes it.
+func (b *containers) RemoveInstance(ctx context.Context, name string) error {
+	return compose.RemoveInstance(ctx, b.state, name)
+}
+
+// Share makes a cell's gateway anew, on another cell's network.
+func (b *containers) Share(ctx context.Context, cell, other string) (func(context.Context) error, error) {
+	return compose.Share(ctx, b.state, b.root, cell, other)
 }

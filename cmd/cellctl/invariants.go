@@ -12,7 +12,7 @@ func invariants(ctx context.Context, c *cli, args []string) error {
 	if _, err := c.parse(args, 0, 0); err != nil {
 		return err
 	}
-	f, err := c.fleet()
+	f, err := c.fleet(ctx)
 	if err != nil {
 		return err
 	}

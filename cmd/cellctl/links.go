@@ -6,6 +6,8 @@ import (
 	"io"
 	"time"
 
+	"example.com/cellmart/deploy/compose"
+	"example.com/cellmart/deploy/local"
 	"example.com/cellmart/services/agent/agentapi"
 )
 
@@ -31,7 +33,7 @@ func plugged(ctx context.Context, c *cli, args []string, do func(*fleet, context
 	if err != nil {
 		return err
 	}
-	f, err := c.fleet()
+	f, err := c.fleet(ctx)
 	if err != nil {
 		return err
 	}
@@ -42,14 +44,40 @@ func plugged(ctx context.Context, c *cli, args []string, do func(*fleet, context
 	return c.print(done, func(w io.Writer) { fmt.Fprintln(w, words[0], say) })
 }
 
-// pull takes a cell off the others; the verb and the drills do it alike.
-func (f *fleet) pull(ctx context.Context, cell string) (linkChange, error) {
-	return f.fault(ctx, cell, everyone, agentapi.Fault{CutIn: true, CutOut: true})
+// pull takes a zone off the others: in containers the engine takes it off the
+// backbone, else its agent holds every byte. The verb and the drills do it alike.
+func (f *fleet) pull(ctx context.Context, zone string) (linkChange, error) {
+	cut := agentapi.Fault{CutIn: true, CutOut: true}
+	if f.state.Way == compose.Way {
+		return f.backbone(ctx, zone, compose.Unplug, cut)
+	}
+	return f.fault(ctx, zone, everyone, cut)
 }
 
 // putBack undoes pull.
-func (f *fleet) putBack(ctx context.Context, cell string) (linkChange, error) {
-	return f.fault(ctx, cell, everyone, agentapi.Fault{})
+func (f *fleet) putBack(ctx context.Context, zone string) (linkChange, error) {
+	if f.state.Way == compose.Way {
+		return f.backbone(ctx, zone, compose.Plug, agentapi.Fault{})
+	}
+	return f.fault(ctx, zone, everyone, agentapi.Fault{})
+}
+
+// backbone has the engine do it, and asks the engine whether it is so.
+func (f *fleet) backbone(ctx context.Context, zone string, do func(context.Context, *local.State, string) error, want agentapi.Fault) (linkChange, error) {
+	if _, err := f.zone(zone); err != nil {
+		return linkChange{}, err
+	}
+	if err := do(ctx, f.state, zone); err != nil {
+		return linkChange{}, err
+	}
+	on, err := compose.Plugged(ctx, f.state, zone)
+	if err != nil {
+		return linkChange{}, err
+	}
+	if on == want.CutIn {
+		return linkChange{}, fmt.Errorf("the engine has %s on the backbone: %v", zone, on)
+	}
+	return linkChange{zone, everyone, want}, nil
 }
 
 // fault sets a fault and reads it back.
@@ -91,7 +119,7 @@ func setLink(ctx context.Context, c *cli, args []string) error {
 	default:
 		return usage("--cut takes one-way, both or none, not %q", *cut)
 	}
-	f, err := c.fleet()
+	f, err := c.fleet(ctx)
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func runLoad(ctx context.Context, c *cli, args []string) error {
 	if err := load.CheckDuration(*duration); err != nil {
 		return err
 	}
-	f, err := c.fleet()
+	f, err := c.fleet(ctx)
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ func verbs() []verb {
 		{"invariants", "", "check the invariants over all cells", invariants},
 		{"load", "[--rate N] [--duration D] [--seed N] [--users N]", "requests on a fixed schedule, measured; invariants meanwhile", runLoad},
 		{"drill", "unplug|db-down|instance [--cell CELL] [--sabotage] [--short]", "break a part under load, with figures of who noticed", runDrill},
-		{"demo", "up|down|status [--cells N]", "what scripts/demo calls", demo},
+		{"demo", "up|down|status [--way local|compose] [--cells N]", "what scripts/demo calls", demo},
 	}
 }
 

@@ -26,7 +26,7 @@ func status(ctx context.Context, c *cli, args []string) error {
 	if _, err := c.parse(args, 0, 0); err != nil {
 		return err
 	}
-	f, err := c.fleet()
+	f, err := c.fleet(ctx)
 	if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func explainRoute(ctx context.Context, c *cli, args []string) error {
 	if err != nil {
 		return err
 	}
-	f, err := c.fleet()
+	f, err := c.fleet(ctx)
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ func transfers(ctx context.Context, c *cli, args []string) error {
 	if err != nil {
 		return err
 	}
-	f, err := c.fleet()
+	f, err := c.fleet(ctx)
 	if err != nil {
 		return err
 	}

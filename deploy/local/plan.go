@@ -215,12 +215,13 @@ func (l *layout) cell(k int) []Process {
 // regions of the demo's cells, in turn.
 var regionNames = []string{"north", "south", "east", "west"}
 
-func region(k int) string { return regionNames[(k-1)%len(regionNames)] }
+// Region is that of cell k from 1.
+func Region(k int) string { return regionNames[(k-1)%len(regionNames)] }
 
 func (l *layout) regions() string {
 	var out []string
 	for k := 1; k <= l.o.Cells; k++ {
-		out = append(out, cellName(k)+"="+region(k))
+		out = append(out, cellName(k)+"="+Region(k))
 	}
 	return strings.Join(out, ",")
 }
@@ -228,7 +229,7 @@ func (l *layout) regions() string {
 func (l *layout) initial() string {
 	var out []string
 	for k := 1; k <= l.o.Cells; k++ {
-		out = append(out, fmt.Sprintf("%s:%s:100", cellName(k), region(k)))
+		out = append(out, fmt.Sprintf("%s:%s:100", cellName(k), Region(k)))
 	}
 	return strings.Join(out, ",")
 }

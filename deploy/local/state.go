@@ -31,7 +31,8 @@ type Cell struct {
 
 // State is .demo/state.json.
 type State struct {
-	Way         string    `json:"way"` // local
+	Way         string    `json:"way"`               // local, or compose: no Processes, no databases' addresses
+	Project     string    `json:"project,omitempty"` // compose: its name
 	PortBase    int       `json:"port_base"`
 	Edge        string    `json:"edge"` // http://...
 	OperatorKey string    `json:"operator_key"`
@@ -65,6 +66,12 @@ func Load(root string) (*State, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return s, nil
+}
+
+// Save writes the state of a demo in root that something else started.
+func (s *State) Save(root string) error {
+	s.path = filepath.Join(root, ".demo", "state.json")
+	return s.save()
 }
 
 // save writes the file whole or not at all.

@@ -22,6 +22,9 @@ import (
 	"example.com/cellmart/platform/cellkit/link"
 )
 
+// Way is how a state made here is marked.
+const Way = "local"
+
 // startLimit bounds how long each step of Up may take.
 const startLimit = 90 * time.Second
 
@@ -75,6 +78,9 @@ func Up(ctx context.Context, o Options) (*State, error) {
 			return nil, err
 		}
 	case err == nil:
+		if s.Way != Way {
+			return nil, usage("a demo in containers is up here: scripts/demo down first")
+		}
 		if len(s.Cells) != o.Cells || s.PortBase != o.PortBase {
 			return nil, usage("a demo with %d cells at port %d is up here: scripts/demo down first", len(s.Cells), s.PortBase)
 		}
@@ -149,7 +155,7 @@ func (l *layout) state() *State {
 		}
 	}
 	s := &State{
-		Way: "local", PortBase: l.o.PortBase, Edge: "http://" + l.edge(), OperatorKey: l.secrets.Operator, Data: l.data,
+		Way: Way, PortBase: l.o.PortBase, Edge: "http://" + l.edge(), OperatorKey: l.secrets.Operator, Data: l.data,
 		Global: at(0), IDGenPG: super(0, portIDGenPG), Control: "http://" + l.addr(0, portControl), Secrets: l.secrets, path: filepath.Join(l.dir, "state.json"),
 	}
 	for k := 1; k <= l.o.Cells; k++ {
