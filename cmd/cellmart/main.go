@@ -16,6 +16,7 @@ import (
 	"example.com/cellmart/services/idgen"
 	"example.com/cellmart/services/inventory"
 	"example.com/cellmart/services/order"
+	"example.com/cellmart/services/search"
 	"example.com/cellmart/services/user"
 )
 
@@ -36,6 +37,7 @@ func components() []cellkit.Component {
 		{Name: "control", Doc: "owner of the route table", Vars: control.Vars, Run: control.Run},
 		{Name: "idgen", Doc: "leases ranges of IDs", Vars: idgen.Vars, Run: idgen.Run},
 		{Name: "catalog-writer", Doc: "the one place that writes the catalog", Vars: catalog.WriterVars, Run: catalog.RunWriter},
+		{Name: "search", Doc: "finds products, and orders for their sellers, from all zones' changes", Vars: search.Vars, Run: search.Run},
 		// in no zone
 		{Name: "edge", Doc: "stands for DNS and load balancing: picks a gateway", Vars: edge.Vars, Run: edge.Run},
 		// parts and commands

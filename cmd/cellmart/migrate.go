@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"example.com/cellmart/platform/cellkit"
+	"example.com/cellmart/platform/cellkit/cdc"
 	"example.com/cellmart/platform/cellkit/env"
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/services/catalog"
@@ -14,6 +15,7 @@ import (
 	"example.com/cellmart/services/idgen"
 	"example.com/cellmart/services/inventory"
 	"example.com/cellmart/services/order"
+	"example.com/cellmart/services/search/searchapi"
 	"example.com/cellmart/services/user"
 )
 
@@ -88,15 +90,21 @@ func runMigrate(ctx context.Context, p cellkit.Process) error {
 	}
 	switch c.Kind {
 	case kindGlobal:
-		return pg.Migrate(ctx, dsn, control.Migrations(), catalog.WriterMigrations())
+		if err := pg.Migrate(ctx, dsn, control.Migrations(), catalog.WriterMigrations(), cdc.Migrations()); err != nil {
+			return err
+		}
+		return cdc.Publish(ctx, dsn, searchapi.GlobalTables())
 	case kindIDs:
 		if err := pg.Migrate(ctx, dsn, idgen.Migrations()); err != nil {
 			return err
 		}
 		return idgen.Setup(ctx, dsn)
 	}
-	err = pg.Migrate(ctx, dsn, pg.CellMigrations(), user.Migrations(), inventory.Migrations(), order.Migrations(), catalog.Migrations())
+	err = pg.Migrate(ctx, dsn, pg.CellMigrations(), user.Migrations(), inventory.Migrations(), order.Migrations(), catalog.Migrations(), cdc.Migrations())
 	if err != nil {
+		return err
+	}
+	if err := cdc.Publish(ctx, dsn, searchapi.CellTables()); err != nil {
 		return err
 	}
 	return pg.SetIdentity(ctx, dsn, c.Cell, c.Ordinal)

@@ -34,6 +34,7 @@ const (
 	portCatalog
 	portControl
 	portIDGen
+	portSearch
 	portInternal // and the following: /livez, /readyz, /metrics of the zone's services
 	portsPerZone = 30
 
@@ -144,7 +145,8 @@ func (l *layout) agent(zone, n int) Process {
 		"AGENT_PEERS": l.peers(zone), "AGENT_PKI_DIR": l.pki(), "OPERATOR_KEY": l.secrets.Operator,
 	}
 	if zone == 0 {
-		targets = append(targets, "control="+l.addr(0, portControl), "idgen="+l.addr(0, portIDGen), "catalog="+l.addr(0, portCatalog))
+		targets = append(targets, "control="+l.addr(0, portControl), "idgen="+l.addr(0, portIDGen), "catalog="+l.addr(0, portCatalog), "search="+l.addr(0, portSearch))
+		env["AGENT_CDC_DSN"] = l.dsn("cellmart_agent", l.secrets.Agent, 0, portPG)
 	} else {
 		targets = append(targets, "gateway="+l.addr(zone, portGatewayPeer), "gateway-public="+l.gateway(zone))
 		env["AGENT_PG_DSN"] = l.dsn("cellmart_agent", l.secrets.Agent, zone, portPG)
@@ -169,6 +171,10 @@ func (l *layout) services() []Process {
 			"CATALOG_WRITER_ADDR": l.addr(0, portCatalog), "CATALOG_WRITER_PG_DSN": global,
 		}),
 	}
+	all = append(all, l.service(0, 5, "search", map[string]string{
+		"SEARCH_ADDR": l.addr(0, portSearch), "SEARCH_DIR": filepath.Join(l.data, "global", "search"),
+		"ORDER_NUMBER_KEY": l.secrets.Numbers, "CURSOR_KEY": l.secrets.Cursors,
+	}))
 	for k := 1; k <= l.o.Cells; k++ {
 		all = append(all, l.cell(k)...)
 	}
@@ -245,7 +251,7 @@ func (l *layout) stores(programs programs) []Process {
 				filepath.Join(programs.pgBin, "postgres"), "-D", data,
 				"-c", "listen_addresses=127.0.0.1", "-c", fmt.Sprintf("port=%d", l.port(zone, port)),
 				"-c", "unix_socket_directories=", "-c", "max_connections=150", "-c", "shared_buffers=32MB",
-				"-c", "wal_level=logical", "-c", "max_locks_per_transaction=256",
+				"-c", "wal_level=logical", "-c", "max_slot_wal_keep_size=2GB", "-c", "max_locks_per_transaction=256",
 				"-c", "max_wal_size=512MB", "-c", "autovacuum_naptime=5min", "-c", "wal_writer_delay=2s", "-c", "bgwriter_delay=2s",
 				"-c", "log_min_messages=warning", "-c", "log_checkpoints=off",
 			},

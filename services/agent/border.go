@@ -24,10 +24,11 @@ const (
 var targets = map[string]who{
 	"gateway":        cells,
 	"gateway-public": edges,
-	"nats":           cells,
+	"nats":           agents,
 	"agent":          agents,
 	"control":        cells,
 	"catalog":        cells,
+	"search":         cells,
 	"idgen":          cells,
 }
 

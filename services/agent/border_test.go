@@ -11,7 +11,7 @@ import (
 
 func TestTargetsAreOpenOnlyToTheirPeers(t *testing.T) {
 	peers := map[string]string{"c2": "127.0.0.1:1", "global": "127.0.0.1:2"}
-	got, err := allow(map[string]string{"gateway": "a:1", "gateway-public": "a:2", "agent": "a:3", "nats": "a:4"}, peers)
+	got, err := allow(map[string]string{"gateway": "a:1", "gateway-public": "a:2", "agent": "a:3", "nats": "a:4", "search": "a:5"}, peers)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -19,7 +19,8 @@ func TestTargetsAreOpenOnlyToTheirPeers(t *testing.T) {
 		"gateway":        {link.AgentName("c2")},
 		"gateway-public": {link.EdgeName},
 		"agent":          {link.AgentName("c2"), link.AgentName("global")},
-		"nats":           {link.AgentName("c2")},
+		"nats":           {link.AgentName("c2"), link.AgentName("global")}, // search pulls from everywhere
+		"search":         {link.AgentName("c2")},
 	} {
 		have := got[target].Allow
 		slices.Sort(have)

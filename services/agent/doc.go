@@ -1,11 +1,12 @@
 // Package agent is a zone's border and its housekeeper: one agent per cell, and
-// one in the global zone (without a database of its own there).
+// one in the global zone (without a database of its own there, but for the
+// catalog's changes).
 //
 //	           other zones' agents, the edge
 //	                  │ mutual TLS
 //	            ┌─────┴──────┐
 //	            │ link.Border│ targets: gateway, gateway-public, nats, agent
-//	            └─────┬──────┘          (global: control, catalog, idgen, nats, agent)
+//	            └─────┬──────┘          (global: control, catalog, idgen, search, nats, agent)
 //	local CONNECT ────┤
 //	                  │
 //	control ──long poll──► route table ──► cell.slots (one transaction with the version)
@@ -13,6 +14,7 @@
 //	                                    └─► GET /route, NATS route.table
 //	lease row: written anew after each postmaster start (never ends, until leases exist)
 //	outbox ──bus.Dispatcher──► XOUT streams of the own NATS
+//	WAL ──cdc.Relay──► CDC_search, a stream of the own NATS
 //
 // It listens on three addresses: ADDR for the own zone and the operator (admin
 // routes need the operator's key), PEER_ADDR for peers through the border, and

@@ -5,15 +5,18 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"path/filepath"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
 	"example.com/cellmart/platform/cellkit"
 	"example.com/cellmart/platform/cellkit/bus"
+	"example.com/cellmart/platform/cellkit/cdc"
 	"example.com/cellmart/platform/cellkit/env"
 	"example.com/cellmart/platform/cellkit/link"
 	"example.com/cellmart/platform/cellkit/obs"
@@ -23,6 +26,7 @@ import (
 	"example.com/cellmart/platform/routing"
 	"example.com/cellmart/services/agent/agentapi"
 	"example.com/cellmart/services/control/controlapi"
+	"example.com/cellmart/services/search/searchapi"
 )
 
 // Config of one agent.
@@ -32,6 +36,7 @@ type Config struct {
 	LinkAddr, InternalAddr, PKIDir   string
 	Peers, Targets                   map[string]string
 	DSN, NATSURL, RouteDir, Operator string
+	CDCDSN                           string
 	RouteKey                         ed25519.PublicKey
 	Cells                            []string
 	Drain                            time.Duration
@@ -55,6 +60,10 @@ func loadConfig(getenv func(string) string) (Config, *env.Reader) {
 	}
 	if c.Zone != Global {
 		c.DSN = r.Secret("PG_DSN", "the cell's database, as cellmart_agent (not in the global zone)").Reveal()
+	}
+	c.CDCDSN = r.OptionalSecret("CDC_DSN", "database whose changes are told, as cellmart_agent; default PG_DSN (global zone: the catalog's; empty = none)").Reveal()
+	if c.CDCDSN == "" {
+		c.CDCDSN = c.DSN
 	}
 	var err error
 	if c.Peers, err = parsePairs(r.List("PEERS", "", "borders of the other zones: c2=host:port,global=host:port; the own zone's is left out")); err != nil {
@@ -117,6 +126,9 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		})
 		group.Go(func() error { return dispatcher.Run(ctx) })
 	}
+	if err := tellChanges(ctx, group, c, log, metrics); err != nil {
+		return err
+	}
 	group.Go(func() error { return border.Run(ctx) })
 	group.Go(func() error { return news.links(ctx, watchLinks(metrics, border)) })
 	group.Go(func() error { return k.fetch(ctx) })
@@ -178,4 +190,29 @@ func sources(c Config) (source, map[string]source) {
 		}
 	}
 	return control.Route, peers
+}
+
+// tellChanges runs the relay of what the zone's database commits, for search.
+func tellChanges(ctx context.Context, group *errgroup.Group, c Config, log *slog.Logger, metrics *obs.Metrics) error {
+	if c.CDCDSN == "" {
+		return nil
+	}
+	tables := searchapi.CellTables()
+	open := func() (*pgxpool.Pool, error) { return pg.Open(ctx, c.CDCDSN, c.Zone, log) }
+	if c.Zone == Global {
+		tables = searchapi.GlobalTables()
+		open = func() (*pgxpool.Pool, error) { return pg.OpenGlobal(ctx, c.CDCDSN, log) }
+	}
+	pool, err := open()
+	if err != nil {
+		return cellkit.Usage{Err: fmt.Errorf("AGENT_CDC_DSN: %w", err)}
+	}
+	relay := cdc.NewRelay(cdc.Options{
+		Zone: c.Zone, Pool: pool, DSN: c.CDCDSN, NATSURL: c.NATSURL, Sink: searchapi.Sink, Tables: tables, Log: log, Metrics: metrics,
+	})
+	group.Go(func() error {
+		defer pool.Close()
+		return relay.Run(ctx)
+	})
+	return nil
 }

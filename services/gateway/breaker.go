@@ -238,6 +238,24 @@ func (p *peers) start(ctx context.Context, probing *sync.WaitGroup, to *peer) {
 	}
 }
 
+// newSearch makes the way to search. Its health calls come each second: four
+// gateways' cost little then, and a shopper who finds search away loses nothing.
+func newSearch(dial func(zone, target string) dialFunc, log *slog.Logger) *peer {
+	p := newPeer(routing.Global, "http://search.global", dial(routing.Global, "search"))
+	p.breaker = relay.NewBreaker(relay.BreakerOptions{
+		Probe: relay.Probe(dial(routing.Global, "search"), p.base), Every: time.Second, Silence: 2500 * time.Millisecond,
+		OnChange: func(open bool, why error) {
+			if open {
+				p.transport.CloseIdleConnections()
+				log.Warn("search doesn't answer", "error", why)
+				return
+			}
+			log.Info("search answers again")
+		},
+	})
+	return p
+}
+
 // newWriter makes the way to the catalog's writer. It is asked rarely and has no
 // health path, so it has no breaker: the link's state and the limits do.
 func newWriter(dial func(zone, target string) dialFunc) *peer {

@@ -6,6 +6,7 @@
 //	                            ├─► slot ─► owner ─┬─ own cell ──► user, order, inventory, catalog
 //	other gateways ─► PEER_ADDR ┘                  └─ other ─ one hop ─► link ─► its PEER_ADDR
 //	                                     POST /products ──► link ──► catalog writer (global)
+//	                                     GET /search    ──► link ──► search (global)
 //
 // The slot is that of the logged-in user, of the ID or order number in the path,
 // of the user with the phone in a login (every cell has a copy of all phones),
@@ -33,5 +34,6 @@
 //	a write's answer lost               503 OUTCOME_UNKNOWN: ask again with the same key
 //	own service down or slow            503 UNAVAILABLE
 //	catalog writer unreachable          503 CATALOG_WRITER_DOWN; reading goes on
+//	search unreachable or slow          503 SEARCH_UNAVAILABLE; the shop goes on
 //	control, NATS, agent down           the held route table stays
 package gateway

@@ -19,6 +19,7 @@ import (
 var (
 	ErrUnreachable = errs.New(errs.Unavailable, "CELL_UNREACHABLE", "the cell that keeps this can't be reached at the moment; others go on").After(time.Second)
 	ErrWriterDown  = errs.New(errs.Unavailable, "CATALOG_WRITER_DOWN", "products can't be written at the moment; reading goes on").After(time.Second)
+	ErrSearchDown  = errs.New(errs.Unavailable, "SEARCH_UNAVAILABLE", "search is away at the moment; the shop goes on").After(2 * time.Second)
 	ErrUnsettled   = errs.New(errs.Unavailable, "ROUTE_UNSETTLED", "this account is being moved, try again").After(time.Second)
 	ErrNotSeller   = errs.New(errs.Forbidden, "NOT_A_SELLER", "only sellers may do this; log in again if you have just become one")
 	ErrNoToken     = errs.New(errs.Unauthenticated, "UNAUTHENTICATED", "log in first")
@@ -61,14 +62,15 @@ const (
 	sellers
 )
 
-// The services that a rule may name. The writer is the catalog's, in the global
-// zone; the others are the own cell's.
+// The services that a rule may name. The catalog's writer and search are in the
+// global zone; the others are the own cell's.
 const (
 	svcUser      = "user"
 	svcOrder     = "order"
 	svcInventory = "inventory"
 	svcCatalog   = "catalog"
 	svcWriter    = "catalog writer"
+	svcSearch    = "search"
 )
 
 // place is a slot and who has it at which epoch, as far as somebody knows.

@@ -95,6 +95,7 @@ type cell struct {
 type world struct {
 	cells  map[string]*cell
 	writer *fake
+	search *fake
 	table  *routing.Table
 }
 
@@ -118,9 +119,12 @@ func newWorld(t *testing.T, names ...string) *world {
 	for _, z := range zones {
 		agents = append(agents, link.AgentName(z))
 	}
-	w.writer = newFake(t, routing.Global)
+	w.writer, w.search = newFake(t, routing.Global), newFake(t, routing.Global)
 	startBorder(t, pki, routing.Global, borders[routing.Global], listenOn(t), addrs,
-		map[string]link.Target{"catalog": {Addr: strings.TrimPrefix(w.writer.url, "http://"), Allow: agents}})
+		map[string]link.Target{
+			"catalog": {Addr: strings.TrimPrefix(w.writer.url, "http://"), Allow: agents},
+			"search":  {Addr: strings.TrimPrefix(w.search.url, "http://"), Allow: agents},
+		})
 	for _, name := range names {
 		w.cells[name] = newCell(t, w, pki, name, borders[name], addrs, agents)
 	}
@@ -155,7 +159,7 @@ func newCell(t *testing.T, w *world, pki, name string, border net.Listener, addr
 	c.gateway = &Gateway{
 		cell: name, table: c.tables, refresh: func() { c.refreshed.Add(1) }, now: time.Now, numbers: numberReader(),
 		verify: verifyFake, local: map[string]*service{}, peers: newPeers(name, dial, log, func(string, bool) {}),
-		writer: newWriter(dial), count: func(string, string) {}, limits: defaultLimits(),
+		writer: newWriter(dial), search: newSearch(dial, log), count: func(string, string) {}, limits: defaultLimits(),
 		linkUp: func(zone string) (up, known bool) { return c.border.Status()[zone].Up, true },
 	}
 	for _, s := range []string{svcUser, svcOrder, svcInventory, svcCatalog} {
@@ -180,6 +184,7 @@ func newCell(t *testing.T, w *world, pki, name string, border net.Listener, addr
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { c.gateway.peers.run(ctx, c.tables) })
+	running.Go(func() { c.gateway.search.breaker.Run(ctx) })
 	t.Cleanup(func() { cancel(); running.Wait() })
 	return c
 }

@@ -47,6 +47,9 @@ func rules() []rule {
 		{"POST", "/products", svcWriter, ofUser, sellers, "", ""},
 		{"PATCH", "/products/:id", svcWriter, ofUser, sellers, "id", ""},
 
+		{"GET", "/search", svcSearch, ofCell, anyone, "", ""},
+		{"GET", "/seller/orders/search", svcSearch, ofCell, sellers, "", ""},
+
 		{"GET", "/seller/stock", svcInventory, ofUser, sellers, "", ""},
 		{"PUT", "/seller/stock/:sku", svcInventory, ofUser, sellers, "sku", ""},
 

@@ -242,6 +242,43 @@ func TestProductsAreWrittenInTheGlobalZone(t *testing.T) {
 	do(t, c1.public, "GET", "/api/v1/products", "").want(t, 200, "", "c1")
 }
 
+func TestSearchIsInTheGlobalZone(t *testing.T) {
+	w := newWorld(t, "c1", "c2")
+	c1, seller := w.cells["c1"], w.userOf("c2")
+	do(t, c1.public, "GET", "/api/v1/search?q=pot&sort=price", "").want(t, 200, "", routing.Global)
+	do(t, c1.public, "GET", "/api/v1/seller/orders/search?q=pot", "", as("seller", seller)).want(t, 200, "", routing.Global)
+	do(t, c1.public, "GET", "/api/v1/seller/orders/search", "", as("user", seller)).want(t, 403, "NOT_A_SELLER", "c1")
+	do(t, c1.public, "GET", "/api/v1/seller/orders/search", "").want(t, 401, "UNAUTHENTICATED", "c1")
+	var asked []seen
+	for _, r := range w.search.calls() {
+		if r.Path != "/livez" {
+			asked = append(asked, r)
+		}
+	}
+	if len(asked) != 2 || asked[0].Path != "/api/v1/search?q=pot&sort=price" || asked[0].Header.Get(call.HeaderSeller) != "" {
+		t.Fatalf("search saw %v", asked)
+	}
+	for name, want := range map[string]string{call.HeaderUser: seller.String(), call.HeaderSeller: "true", "Authorization": ""} {
+		if v := asked[1].Header.Get(name); v != want {
+			t.Errorf("%s = %q, want %q", name, v, want)
+		}
+	}
+	w.search.answers(func(rw http.ResponseWriter, r *http.Request) bool {
+		<-r.Context().Done() // there, but it doesn't answer
+		return true
+	})
+	do(t, c1.public, "GET", "/api/v1/search", "").want(t, 503, "SEARCH_UNAVAILABLE", "c1")
+	waitFor(t, 5*time.Second, "the breaker is open", func() bool { open, _ := c1.gateway.search.breaker.Open(); return open })
+	start := time.Now()
+	do(t, c1.public, "GET", "/api/v1/search", "").want(t, 503, "SEARCH_UNAVAILABLE", "c1")
+	if took := time.Since(start); took > 500*time.Millisecond {
+		t.Errorf("with the breaker open the refusal took %s", took)
+	}
+	do(t, c1.public, "GET", "/api/v1/products", "").want(t, 200, "", "c1")
+	w.search.answers(nil)
+	waitFor(t, 5*time.Second, "search answers again", func() bool { return do(t, c1.public, "GET", "/api/v1/search", "").status == 200 })
+}
+
 func TestHomePage(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "logins.json")

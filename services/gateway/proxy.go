@@ -47,6 +47,7 @@ type Gateway struct {
 	local   map[string]*service
 	peers   *peers
 	writer  *peer
+	search  *peer
 	linkUp  func(zone string) (up, known bool)
 	count   func(path, way string)
 	limits  limits
@@ -175,6 +176,8 @@ func (g *Gateway) ask(ctx context.Context, j job, q relay.Request) (*http.Respon
 	switch {
 	case j.rule.service == svcWriter:
 		return g.askWriter(ctx, j, q, route)
+	case j.rule.service == svcSearch:
+		return g.askSearch(ctx, j, q, route)
 	case j.at.cell == g.cell:
 		g.count(j.rule.path, "local")
 		route.SetHeaders(q.Header, g.cell)
@@ -196,12 +199,7 @@ func (g *Gateway) ask(ctx context.Context, j job, q relay.Request) (*http.Respon
 
 // askWriter goes to the global zone, which no request needs but this one.
 func (g *Gateway) askWriter(ctx context.Context, j job, q relay.Request, route call.Route) (*http.Response, error) {
-	g.count(j.rule.path, "global")
-	route.SetHeaders(q.Header, g.cell)
-	q.Header.Del(call.HeaderFrom) // the writer's zone is no cell that one could call from
-	if j.rule.who == sellers {
-		q.Header.Set(call.HeaderSeller, "true") // the token was checked here; the writer holds no keys
-	}
+	g.toGlobal(j, q, route)
 	q.Header.Set("Authorization", j.authorization)
 	down := ErrWriterDown.In(routing.Global)
 	if up, known := g.linkUp(routing.Global); known && !up {
@@ -211,6 +209,29 @@ func (g *Gateway) askWriter(ctx context.Context, j job, q relay.Request, route c
 	var lost *relay.Lost
 	if errors.As(err, &lost) && ctx.Err() == nil {
 		return nil, lostOr(down, q, lost)
+	}
+	return res, err
+}
+
+// toGlobal sets the headers for the global zone's services.
+func (g *Gateway) toGlobal(j job, q relay.Request, route call.Route) {
+	g.count(j.rule.path, "global")
+	route.SetHeaders(q.Header, g.cell)
+	q.Header.Del(call.HeaderFrom) // the global zone is no cell that one could call from
+	if j.rule.who == sellers {
+		q.Header.Set(call.HeaderSeller, "true") // the token was checked here; they hold no keys
+	}
+}
+
+// askSearch goes to the global zone. Whatever is wrong with search has one name:
+// nothing but this request needs it.
+func (g *Gateway) askSearch(ctx context.Context, j job, q relay.Request, route call.Route) (*http.Response, error) {
+	g.toGlobal(j, q, route)
+	down := ErrSearchDown.In(routing.Global)
+	res, err := g.askPeer(ctx, g.search, q, down)
+	var known *errs.Error
+	if errors.As(err, &known) && known.Kind == errs.Unavailable {
+		return nil, down.Because(err)
 	}
 	return res, err
 }

@@ -107,6 +107,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return follower.Run(ctx) })
 	group.Go(func() error { g.peers.run(ctx, &tables); return nil })
+	group.Go(func() error { g.search.breaker.Run(ctx); return nil })
 	for _, s := range g.local {
 		group.Go(func() error { s.run(ctx); return nil })
 	}
@@ -142,7 +143,7 @@ func build(c config, tables *routing.Holder, follower *route.Follower, m *obs.Me
 		peers: newPeers(c.cell, dial, log, func(zone string, answers bool) {
 			up.WithLabelValues(zone).Set(map[bool]float64{true: 1}[answers])
 		}),
-		writer: newWriter(dial),
+		writer: newWriter(dial), search: newSearch(dial, log),
 		linkUp: follower.Links().Up,
 		count:  func(path, way string) { requests.WithLabelValues(path, way).Inc() },
 		limits: defaultLimits(),
