@@ -142,9 +142,9 @@ func TestFilesKeepTheRules(t *testing.T) {
 		args           []string
 		services, cell int
 	}{
-		{"compose.yaml", nil, 4*7 + 13, 7},
-		{"compose.split.yaml", []string{"-f", "compose.yaml", "-f", "compose.split.yaml"}, 4*12 + 13, 12},
-		{"six cells", generated, 6*7 + 13, 7},
+		{"compose.yaml", nil, 4*7 + 14, 7},
+		{"compose.split.yaml", []string{"-f", "compose.yaml", "-f", "compose.split.yaml"}, 4*12 + 14, 12},
+		{"six cells", generated, 6*7 + 14, 7},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := load(t, tc.args...)
