@@ -24,6 +24,7 @@ var technologies = []struct{ pkg, name, files string }{
 	{"github.com/redis/go-redis", "go-redis", "cache"},
 	{"github.com/nats-io/", "nats.go", "events"},
 	{module + "/platform/cellkit/bus", "the bus", "events"},
+	{"github.com/blevesearch/", "bleve", "index"},
 }
 
 // helpers are test libraries that any _test.go may use.
