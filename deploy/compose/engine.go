@@ -37,7 +37,7 @@ func Engine(ctx context.Context) error {
 	}
 	var major, minor int
 	if _, err := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &major, &minor); err != nil || major < wantMajor || major == wantMajor && minor < wantMinor {
-		return fmt.Errorf("Docker Compose is %s, not %d.%d or later", version, wantMajor, wantMinor)
+		return fmt.Errorf("version %s of Docker Compose is too old, %d.%d or later is needed", version, wantMajor, wantMinor)
 	}
 	return nil
 }
