@@ -126,6 +126,9 @@ func (f *Follower) session(ctx context.Context, nc *nats.Conn, pos Position) (Po
 	if err != nil {
 		return pos, err
 	}
+	// What was under way when a connection broke is given again only after
+	// ackWait, long after what is newer. So with the connection the session ends.
+	before := nc.Stats().Reconnects
 	it, err := f.consume(ctx, js)
 	if err != nil {
 		return pos, err
@@ -141,6 +144,9 @@ func (f *Follower) session(ctx context.Context, nc *nats.Conn, pos Position) (Po
 	reading.Go(func() {
 		for {
 			m, err := it.Next()
+			if err == nil && nc.Stats().Reconnects != before {
+				err = nats.ErrConnectionReconnecting
+			}
 			if err != nil {
 				failed <- err
 				return

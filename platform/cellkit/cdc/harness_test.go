@@ -44,7 +44,8 @@ type world struct {
 	pos    cdc.Position
 	things map[string]thing // what the sink has stored
 	begins int
-	small  int64 // the stream's bound, 0 = the default
+	small  int64  // the stream's bound, 0 = the default
+	via    string // the sink's way to NATS, "" = straight
 	stop   map[string]func()
 	last   *cdc.Follower
 }
@@ -138,7 +139,12 @@ func (w *world) sink() *cdc.Follower {
 	w.mu.Lock()
 	o := cdc.FollowerOptions{
 		Zone: w.db.Cell, Sink: "test", Position: w.pos, Log: w.log, Apply: w.apply,
-		Connect: func() (*nats.Conn, error) { return bus.Connect(w.nats.URL, "sink", w.log) },
+		Connect: func() (*nats.Conn, error) {
+			if w.via != "" {
+				return bus.Connect(w.via, "sink", w.log)
+			}
+			return bus.Connect(w.nats.URL, "sink", w.log)
+		},
 	}.Quick()
 	w.mu.Unlock()
 	f := cdc.NewFollower(o)
