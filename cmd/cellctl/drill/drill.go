@@ -133,11 +133,25 @@ func (r *run) begin(ctx context.Context, rate float64, doors func(home int) []in
 	if r.load, err = load.Prepare(ctx, o); err != nil {
 		return err
 	}
+	// What the preparation left to do (messages, search's copies) isn't the drill's.
+	if err := r.settled(ctx, time.Second, 30*time.Second); err != nil {
+		return err
+	}
 	inner, stop := context.WithCancel(ctx)
 	r.stop = stop
 	r.going.Go(func() { r.load.Run(inner) })
 	r.event("load: %.0f requests a second", rate)
 	return nil
+}
+
+// judged are the samples from a time on: before that, pools and caches fill.
+func (r *run) judged(from time.Duration) (out []load.Sample) {
+	for _, x := range r.load.Samples() {
+		if x.At >= from {
+			out = append(out, x)
+		}
+	}
+	return out
 }
 
 // end stops the load and waits for what is unanswered.

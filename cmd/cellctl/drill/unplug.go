@@ -104,7 +104,7 @@ func unplug(ctx context.Context, r *run) error {
 		}
 	}
 	r.end()
-	r.judgeUnplug(r.load.Samples(), s, p)
+	r.judgeUnplug(r.judged(s.plugged[0].from), s, p)
 	return nil
 }
 

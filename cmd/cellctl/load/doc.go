@@ -8,7 +8,7 @@
 // the ones before, and its latency counts from that time. So a system that stops
 // for a second shows as a second in many samples, not as fewer samples.
 //
-// The mix, per home and exact over each 20 requests: 10 browse and search, 3 cart,
+// The mix, per home and exact over each 20 requests: 8 browse, 2 search, 3 cart,
 // 3 order (half to sellers of other cells), 2 transfer (three of four to users of
 // other cells), 1 deposit, 1 lists. Every home gets the same number. Users and
 // sellers are made, or found again by their phones, before anything is measured.

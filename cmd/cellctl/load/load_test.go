@@ -37,7 +37,7 @@ func TestMixIsExact(t *testing.T) {
 				doors[1]++
 			}
 		}
-		want := [kinds]int{6 * rounds, 4 * rounds, 3 * rounds, 3 * rounds, 2 * rounds, rounds, rounds}
+		want := [kinds]int{8 * rounds, 2 * rounds, 3 * rounds, 3 * rounds, 2 * rounds, rounds, rounds}
 		if !search {
 			want[Browse], want[Search] = 10*rounds, 0
 		}

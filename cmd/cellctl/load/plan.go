@@ -32,7 +32,7 @@ func (k Kind) OfUser() bool { return k != Browse && k != Search }
 // deck is the mix: 20 requests of one home.
 func deck(search bool) []Kind {
 	d := []Kind{
-		Browse, Browse, Browse, Browse, Browse, Browse, Search, Search, Search, Search,
+		Browse, Browse, Browse, Browse, Browse, Browse, Browse, Browse, Search, Search,
 		Cart, Cart, Cart, Order, Order, Order, Transfer, Transfer, Deposit, Lists,
 	}
 	for i := range d {
