@@ -150,3 +150,40 @@ func probe(ctx context.Context, client *http.Client, ready string) error {
 	}
 	return nil
 }
+
+// end asks processes to end, and kills those that don't within 8 s.
+func end(ctx context.Context, all []*Process) error {
+	for _, p := range all {
+		sig := syscall.SIGTERM
+		if filepath.Base(p.Argv[0]) == "postgres" {
+			sig = syscall.SIGINT // fast shutdown: doesn't wait for clients
+		}
+		_ = p.Signal(sig) // it may be gone already
+	}
+	polite, cancel := context.WithTimeout(ctx, 8*time.Second)
+	defer cancel()
+	for _, p := range all {
+		if p.Wait(polite) == nil {
+			continue
+		}
+		_ = p.Signal(syscall.SIGCONT)
+		_ = p.Signal(hardest(p))
+		hard, cancel := context.WithTimeout(ctx, 8*time.Second)
+		err := p.Wait(hard)
+		cancel()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hardest ends a process that didn't want to. Postgres waits for readers of its
+// log as long as they like; killed, it would leave processes behind that keep the
+// next one from starting, so it's told to drop everything (it recovers from that).
+func hardest(p *Process) syscall.Signal {
+	if filepath.Base(p.Argv[0]) == "postgres" {
+		return syscall.SIGQUIT
+	}
+	return syscall.SIGKILL
+}

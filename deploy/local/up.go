@@ -386,30 +386,3 @@ func (s *State) stop(ctx context.Context) error {
 	}
 	return os.RemoveAll(filepath.Dir(s.path))
 }
-
-// end asks processes to end, and kills those that don't within 8 s.
-func end(ctx context.Context, all []*Process) error {
-	for _, p := range all {
-		sig := syscall.SIGTERM
-		if filepath.Base(p.Argv[0]) == "postgres" {
-			sig = syscall.SIGINT // fast shutdown: doesn't wait for clients
-		}
-		_ = p.Signal(sig) // it may be gone already
-	}
-	polite, cancel := context.WithTimeout(ctx, 8*time.Second)
-	defer cancel()
-	for _, p := range all {
-		if p.Wait(polite) == nil {
-			continue
-		}
-		_ = p.Signal(syscall.SIGCONT)
-		_ = p.Signal(syscall.SIGKILL)
-		hard, cancel := context.WithTimeout(ctx, 3*time.Second)
-		err := p.Wait(hard)
-		cancel()
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
