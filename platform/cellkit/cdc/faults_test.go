@@ -57,6 +57,11 @@ func TestKilledBetweenPublishAndConfirm(t *testing.T) {
 	w.add(2, 9)
 	w.equal()
 	w.halt("relay")
+	wait(t, "the slot is free", func() bool {
+		var active bool
+		err := w.db.Super.QueryRow(t.Context(), "SELECT active FROM pg_replication_slots WHERE slot_name = $1", slot).Scan(&active)
+		return err == nil && !active
+	})
 	// The server forgets what it was told: as after a crash, which keeps it for a while in memory only.
 	w.super("SELECT pg_drop_replication_slot($1)", slot)
 	w.super("SELECT pg_copy_logical_replication_slot($1::text || '_before', $1::text)", slot)

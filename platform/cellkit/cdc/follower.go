@@ -253,8 +253,8 @@ func (f *Follower) take(b *batch, msg jetstream.Msg) time.Duration {
 	}
 	next, v, why := advance(b.pos, m)
 	switch v {
-	case skip:
-		return f.o.times.hold
+	case skip: // nothing to store: it must only not take the room of what is new, in a stream that is full
+		return f.o.times.gather
 	case gap:
 		f.o.Log.Warn("something is missing, a copy is needed", "reason", why)
 		b.gaps++

@@ -211,6 +211,7 @@ func (r *Relay) read(ctx context.Context, conn *pgconn.PgConn, out *outlet) erro
 	w := &wire{conn: conn, out: out, moved: func() { r.moving.Store(time.Now().UnixNano()) }}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Conn().SetReadDeadline(time.Now()) })
 	defer stop()
+	defer w.refused(context.WithoutCancel(ctx))
 	emit := func(m Message, end LSN) error {
 		r.passing.Store(time.Now().UnixNano())
 		if err := r.at("publish"); err != nil {

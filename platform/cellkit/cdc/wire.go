@@ -86,6 +86,17 @@ func (w *wire) status(ctx context.Context) error {
 	return pglogrepl.SendStandbyStatusUpdate(ctx, w.conn, pglogrepl.StandbyStatusUpdate{WALWritePosition: pglogrepl.LSN(confirmed)})
 }
 
+// refused tells Postgres what a stream took before it refused a message. Without
+// this the next session would begin with the same messages again, and a stream
+// with less room than the backlog would never get beyond them.
+func (w *wire) refused(ctx context.Context) {
+	confirmed, _, err := w.out.settled()
+	if err == nil || confirmed <= w.told {
+		return
+	}
+	_ = pglogrepl.SendStandbyStatusUpdate(ctx, w.conn, pglogrepl.StandbyStatusUpdate{WALWritePosition: pglogrepl.LSN(confirmed)}) // lost: they come twice
+}
+
 // receive gives one message of pgoutput, or nothing after a while: soon when
 // there is something to tell Postgres.
 func (w *wire) receive(ctx context.Context) (data []byte, reply bool, err error) {
