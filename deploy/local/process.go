@@ -72,6 +72,8 @@ func startTime(pid int) (ticks uint64, ok bool) {
 	return ticks, err == nil
 }
 
+func (p *Process) isPostgres() bool { return filepath.Base(p.Argv[0]) == "postgres" }
+
 // Alive says whether this very process runs, not another that got its id.
 func (p *Process) Alive() bool {
 	if p.PID == 0 {
@@ -155,7 +157,7 @@ func probe(ctx context.Context, client *http.Client, ready string) error {
 func end(ctx context.Context, all []*Process) error {
 	for _, p := range all {
 		sig := syscall.SIGTERM
-		if filepath.Base(p.Argv[0]) == "postgres" {
+		if p.isPostgres() {
 			sig = syscall.SIGINT // fast shutdown: doesn't wait for clients
 		}
 		_ = p.Signal(sig) // it may be gone already
@@ -182,7 +184,7 @@ func end(ctx context.Context, all []*Process) error {
 // log as long as they like; killed, it would leave processes behind that keep the
 // next one from starting, so it's told to drop everything (it recovers from that).
 func hardest(p *Process) syscall.Signal {
-	if filepath.Base(p.Argv[0]) == "postgres" {
+	if p.isPostgres() {
 		return syscall.SIGQUIT
 	}
 	return syscall.SIGKILL

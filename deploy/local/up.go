@@ -197,7 +197,7 @@ func initDatabases(ctx context.Context, l *layout, found programs, stores []Proc
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(2)
 	for _, p := range stores {
-		if filepath.Base(p.Argv[0]) != "postgres" {
+		if !p.isPostgres() {
 			continue
 		}
 		group.Go(func() error {
@@ -273,10 +273,20 @@ func (s *State) launch(ctx context.Context, all []Process) error {
 		}
 	}
 	var wg sync.WaitGroup
+	var mu sync.Mutex
 	failed := make(chan error, len(all))
 	for i := range all {
 		wg.Go(func() {
-			if err := all[i].ready(ctx); err != nil {
+			err := all[i].ready(ctx)
+			for errors.Is(err, errDied) && all[i].isPostgres() && pause(ctx, 300*time.Millisecond) == nil {
+				mu.Lock()
+				err = s.startAgain(&all[i])
+				mu.Unlock()
+				if err == nil {
+					err = all[i].ready(ctx)
+				}
+			}
+			if err != nil {
 				failed <- fmt.Errorf("%w\n%s", err, s.lastLog(all[i].Name))
 			}
 		})
@@ -284,6 +294,17 @@ func (s *State) launch(ctx context.Context, all []Process) error {
 	wg.Wait()
 	close(failed)
 	return <-failed // nil when there is none
+}
+
+// startAgain is for a Postgres that ended while starting: after a kill -9 its
+// predecessor, or one of that one's backends, can still hold the folder for a
+// moment.
+func (s *State) startAgain(p *Process) error {
+	if err := p.start(s.logs()); err != nil {
+		return err
+	}
+	s.note(*p)
+	return s.save()
 }
 
 func (s *State) note(p Process) {
