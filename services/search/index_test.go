@@ -225,6 +225,7 @@ func TestLostSlotMakesTheIndexEqualAgain(t *testing.T) {
 	w.product(2, "Red teapot", 2000)
 	w.becomes("?q=teapot&sort=price", "Red teapot", "Blue teapot")
 	w.halt("relay")
+	w.db.SlotsFree(t)
 	w.exec("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()")
 	w.exec("DELETE FROM catalogw.skus WHERE product_id = 1; DELETE FROM catalogw.products WHERE id = 1")
 	w.exec("UPDATE catalogw.products SET title = 'Teapot, red' WHERE id = 2")

@@ -52,16 +52,13 @@ func TestKilledBetweenPublishAndConfirm(t *testing.T) {
 	if err := row.Scan(&slot, &confirmed); err != nil {
 		t.Fatal(err)
 	}
+	w.db.SlotsFree(t)
 	w.super("SELECT pg_copy_logical_replication_slot($1::text, $1::text || '_before')", slot)
 	w.relay(nil)
 	w.add(2, 9)
 	w.equal()
 	w.halt("relay")
-	wait(t, "the slot is free", func() bool {
-		var active bool
-		err := w.db.Super.QueryRow(t.Context(), "SELECT active FROM pg_replication_slots WHERE slot_name = $1", slot).Scan(&active)
-		return err == nil && !active
-	})
+	w.db.SlotsFree(t)
 	// The server forgets what it was told: as after a crash, which keeps it for a while in memory only.
 	w.super("SELECT pg_drop_replication_slot($1)", slot)
 	w.super("SELECT pg_copy_logical_replication_slot($1::text || '_before', $1::text)", slot)
@@ -83,6 +80,7 @@ func TestScenario_C02_LostSlotIsDeclared(t *testing.T) {
 	w.equal()
 	w.halt("relay")
 	w.add(6, 8)
+	w.db.SlotsFree(t)
 	w.super("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()")
 	w.write("UPDATE shop.things SET name = 'changed while nobody looked' WHERE id < 4")
 	w.relay(nil)

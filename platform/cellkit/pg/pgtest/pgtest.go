@@ -79,6 +79,28 @@ func (d *DB) Own(t testing.TB, lo, hi routing.Slot) {
 		lo, hi, d.Cell)
 }
 
+// SlotsFree returns when nobody reads from a replication slot of this database:
+// the server notices a closed connection a moment later, and until then a slot
+// can't be dropped or copied.
+func (d *DB) SlotsFree(t testing.TB) {
+	t.Helper()
+	deadline := time.After(15 * time.Second)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		var n int
+		err := d.Super.QueryRow(context.Background(), "SELECT count(*) FROM pg_replication_slots WHERE database = current_database() AND active").Scan(&n)
+		if err == nil && n == 0 {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("%d replication slots are still read from (%v)", n, err)
+		case <-tick.C:
+		}
+	}
+}
+
 func (d *DB) exec(t testing.TB, sql string, args ...any) {
 	t.Helper()
 	if _, err := d.Super.Exec(context.Background(), sql, args...); err != nil {
