@@ -108,6 +108,11 @@ func TestScenario_W11_DependenciesAway(t *testing.T) {
 			}
 		}
 	})
+	gone, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	defer cancel()
+	if err := process(t, "global/catalog-writer").Wait(gone); err != nil { // it answers what it has begun
+		t.Fatal(err)
+	}
 	end := time.After(outage())
 	for waiting := true; waiting; {
 		select {
