@@ -322,6 +322,16 @@ func TestBrokenAnswers(t *testing.T) {
 	if a := w.do(t, "POST", "x", "X-Region", "c1"); a.status != 503 || a.problem.Code != "UNAVAILABLE" {
 		t.Errorf("c1's own 503 to a write: %+v", a)
 	}
+	// What another zone keeps, and this gateway can't reach just after its cell was plugged in: search.
+	w.cells[0].answers(func(rw http.ResponseWriter, _ *http.Request) bool {
+		rw.Header().Set("Content-Type", call.ProblemType)
+		rw.WriteHeader(503)
+		fmt.Fprint(rw, `{"status":503,"code":"SEARCH_UNAVAILABLE","cell":"global"}`)
+		return true
+	})
+	if a := w.do(t, "GET", "", "X-Region", "c1"); a.status != 200 || a.cell != "c2" {
+		t.Errorf("a read that c1 can't pass on to the global zone: %+v, want c2's answer", a)
+	}
 	// A gateway that can't reach the home has sent nothing: one more is asked.
 	unreachable := func(rw http.ResponseWriter, _ *http.Request) bool {
 		rw.Header().Set("Content-Type", call.ProblemType)

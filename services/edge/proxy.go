@@ -135,8 +135,9 @@ const codeUnreachable = "CELL_UNREACHABLE"
 
 // refusal is a 503 that another gateway may have a better answer than, nil for any
 // other answer. A gateway that can't reach the home may be the only one: its cell
-// has just been plugged in again. And a read that a cell refuses for its own sake
-// (its database is away) may be of what every cell has, such as products.
+// has just been plugged in again. A read that is refused costs nothing to ask for
+// once more: it may be of what every cell has (products), or of what another
+// gateway still reaches (search).
 func (g *gateway) refusal(res *http.Response, q relay.Request) error {
 	if res.StatusCode != http.StatusServiceUnavailable {
 		return nil
@@ -149,7 +150,7 @@ func (g *gateway) refusal(res *http.Response, q relay.Request) error {
 	if e.Cell == "" {
 		e.Cell = res.Header.Get(call.HeaderCell)
 	}
-	if e.Code != codeUnreachable && !(q.Safe() && e.Cell == g.zone.name) {
+	if e.Code != codeUnreachable && !q.Safe() {
 		return nil
 	}
 	res.Body.Close()
