@@ -16,7 +16,8 @@ import (
 func runDrill(ctx context.Context, c *cli, args []string) error {
 	cell := c.flags.String("cell", "", "the cell that is broken; default: unplug c3, db-down c2, instance c1")
 	seed := c.flags.Uint64("seed", 1, "of the load")
-	sabotage := c.flags.Bool("sabotage", false, "plant a fault that the drill must find: it fails then")
+	var sabotage sabotage
+	c.flags.Var(&sabotage, "sabotage", "plant a fault that the drill must find: it fails then; unplug: --sabotage=agent, --sabotage=redis")
 	short := c.flags.Bool("short", false, "fewer and shorter windows, for tests of the drill; no verdict on the p99")
 	words, err := c.parse(args, 1, 1)
 	if err != nil {
@@ -25,6 +26,10 @@ func runDrill(ctx context.Context, c *cli, args []string) error {
 	name := words[0]
 	if drill.DefaultCell(name) == "" {
 		return usage("there is no drill %q; there are %s", name, strings.Join(drill.Names(), ", "))
+	}
+	kind, err := sabotage.of(name)
+	if err != nil {
+		return err
 	}
 	if *cell == "" {
 		*cell = drill.DefaultCell(name)
@@ -37,7 +42,7 @@ func runDrill(ctx context.Context, c *cli, args []string) error {
 		return usage("there is no cell %q; there are %v", *cell, f.names)
 	}
 	report, err := drill.Run(ctx, name, drill.Options{
-		System: c.breakable(f), Agents: f.cells, Load: f.people(c, load.Options{Seed: *seed}), Cell: *cell, Sabotage: *sabotage, Short: *short, Log: c.logf,
+		System: c.breakable(f), Agents: f.cells, Load: f.people(c, load.Options{Seed: *seed}), Cell: *cell, Sabotage: sabotage != "", Kind: kind, Short: *short, Log: c.logf,
 	})
 	if err != nil {
 		return err
@@ -47,6 +52,36 @@ func runDrill(ctx context.Context, c *cli, args []string) error {
 		err = errFails
 	}
 	return err
+}
+
+// sabotage is a flag that may have a kind as its value: --sabotage, --sabotage=redis.
+type sabotage string
+
+const anyKind = "true" // what package flag gives for a flag without a value
+
+func (s *sabotage) String() string { return string(*s) }
+
+// IsBoolFlag says that it may stand without a value.
+func (s *sabotage) IsBoolFlag() bool { return true }
+
+// Set takes every word; what a drill knows is seen when its name is.
+func (s *sabotage) Set(v string) error {
+	*s = sabotage(v)
+	return nil
+}
+
+// of gives the kind, "" for the drill's own choice.
+func (s sabotage) of(name string) (string, error) {
+	kinds := drill.Kinds(name)
+	switch {
+	case s == "" || s == anyKind:
+		return "", nil
+	case slices.Contains(kinds, string(s)):
+		return string(s), nil
+	case kinds == nil:
+		return "", usage("drill %s has one sabotage without a name, not %q", name, string(s))
+	}
+	return "", usage("drill %s has the sabotages %s, not %q", name, strings.Join(kinds, " and "), string(s))
 }
 
 func printDrill(w io.Writer, r *drill.Report) {
@@ -103,15 +138,24 @@ func (b *breakable) RemoveInstance(ctx context.Context, name string) error {
 	return b.state.Remove(ctx, name)
 }
 
-// Share restarts a cell's gateway with another cell's agent as its way out.
-func (b *breakable) Share(ctx context.Context, cell, other string) (func(context.Context) error, error) {
-	agent, err := b.state.Process(other + "/agent")
+// Share restarts a part of a cell with another cell's address in it.
+func (b *breakable) Share(ctx context.Context, what, cell, other string) (func(context.Context) error, error) {
+	part, owner, name, of := "/gateway", "/agent", "LINK_ADDR", "AGENT_LINK_ADDR"
+	if what == "redis" {
+		part, owner, name, of = "/catalog", "/catalog", "REDIS_ADDR", "REDIS_ADDR"
+	}
+	p, err := b.state.Process(other + owner)
 	if err != nil {
 		return nil, err
 	}
-	gateway := cell + "/gateway"
-	undo := func(ctx context.Context) error { return b.state.Restart(ctx, gateway) }
-	return undo, b.state.RestartWith(ctx, gateway, map[string]string{"LINK_ADDR": agent.Env["AGENT_LINK_ADDR"]})
+	undo := func(ctx context.Context) error { return b.state.Restart(ctx, cell+part) }
+	return undo, b.state.RestartWith(ctx, cell+part, map[string]string{name: p.Env[of]})
+}
+
+// Border looks at the processes' sockets.
+func (b *breakable) Border(context.Context) (drill.Border, error) {
+	seen, err := b.state.Border()
+	return drill.Border{Seen: seen.Inside + seen.Between, Foreign: seen.Foreign}, err
 }
 
 // containers is the same where the parts are containers.
@@ -140,7 +184,17 @@ func (b *containers) RemoveInstance(ctx context.Context, name string) error {
 	return compose.RemoveInstance(ctx, b.state, name)
 }
 
-// Share makes a cell's gateway anew, on another cell's network.
-func (b *containers) Share(ctx context.Context, cell, other string) (func(context.Context) error, error) {
+// Share makes a cell's gateway anew on another cell's network, or puts that cell's
+// Redis in the place of its own.
+func (b *containers) Share(ctx context.Context, what, cell, other string) (func(context.Context) error, error) {
+	if what == "redis" {
+		return compose.ShareRedis(ctx, b.state, cell, other)
+	}
 	return compose.Share(ctx, b.state, b.root, cell, other)
+}
+
+// Border looks at the containers' networks.
+func (b *containers) Border(ctx context.Context) (drill.Border, error) {
+	seen, foreign, err := compose.Border(ctx, b.state)
+	return drill.Border{Seen: seen, Foreign: foreign}, err
 }

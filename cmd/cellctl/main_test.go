@@ -13,11 +13,36 @@ func TestBadInputIsOneLineAndExitCodeTwo(t *testing.T) {
 		"link c1 c2 --delay -1s", "link c1 c2 --delay 2h", "link c1 c2 --delay soon", "transfer a b", "status x", "status -o yaml",
 		"status --nosuch", "invariants now", "demo sideways", "status", "unplug c1", "invariants", "transfer", "demo status",
 		"load x", "load --rate fast", "load --duration 1h", "load --duration 1ms", "drill", "drill book", "drill unplug c3", "drill unplug --cell",
+		"drill unplug --sabotage=nats", "drill db-down --sabotage=redis",
 	} {
 		var out, errs bytes.Buffer
 		code := run(t.Context(), append(strings.Fields(args), "--root", root), &out, &errs)
 		if code != 2 || strings.Count(errs.String(), "\n") != 1 {
 			t.Errorf("cellctl %s = %d, %q; want 2 and one line", args, code, errs.String())
+		}
+	}
+}
+
+func TestSabotageMayHaveAKind(t *testing.T) {
+	for args, want := range map[string]string{
+		"unplug": " ", "unplug --sabotage": "true ", "unplug --sabotage=agent": "agent agent", "--sabotage=redis unplug": "redis redis",
+		"db-down --sabotage": "true ", "--sabotage instance": "true ",
+	} {
+		c := &cli{flags: newFlags()}
+		var s sabotage
+		c.flags.Var(&s, "sabotage", "")
+		words, err := c.parse(strings.Fields(args), 1, 1)
+		if err != nil {
+			t.Errorf("%q: %v", args, err)
+			continue
+		}
+		if kind, err := s.of(words[0]); err != nil || string(s)+" "+kind != want {
+			t.Errorf("%q = %q, kind %q, %v; want %q", args, s, kind, err, want)
+		}
+	}
+	for name, s := range map[string]sabotage{"unplug": "nats", "instance": "redis"} {
+		if kind, err := s.of(name); err == nil {
+			t.Errorf("drill %s --sabotage=%s = %q, want an error", name, s, kind)
 		}
 	}
 }

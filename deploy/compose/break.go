@@ -3,6 +3,7 @@ package compose
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -127,6 +128,27 @@ func Share(ctx context.Context, s *local.State, root, cell, other string) (undo 
 		return made.ready(ctx)
 	}
 	return func(ctx context.Context) error { return again(ctx) }, again(ctx, "-f", file)
+}
+
+// ShareRedis plants another: a cell's Redis stops, and another cell's takes its
+// place on the cell's network.
+func ShareRedis(ctx context.Context, s *local.State, cell, other string) (undo func(context.Context) error, err error) {
+	theirs, err := part(ctx, s, other+"/redis")
+	if err != nil {
+		return nil, err
+	}
+	network := s.Project + "_" + cell
+	undo = func(ctx context.Context) error {
+		_, err := docker(ctx, "network", "disconnect", network, theirs.ID)
+		return errors.Join(err, Start(ctx, s, cell+"/redis"))
+	}
+	if err := Stop(ctx, s, cell+"/redis", false); err != nil {
+		return nil, err
+	}
+	if _, err := docker(ctx, "network", "connect", "--alias", "redis", network, theirs.ID); err != nil {
+		return nil, errors.Join(err, Start(ctx, s, cell+"/redis"))
+	}
+	return undo, nil
 }
 
 // compose runs Compose with the files and variables that this container was

@@ -213,6 +213,45 @@ func TestRulesFindPlantedOnes(t *testing.T) {
 	}
 }
 
+func TestBorder(t *testing.T) {
+	t.Parallel()
+	all := func(extra map[string]string) (out []container) {
+		on := map[string]string{
+			"c1-gateway": "c1", "c1-redis": "c1", "c1-agent": "c1 backbone", "c3-redis": "c3", "global-agent": "global backbone",
+			"edge": "people backbone", "seed": "people",
+		}
+		for service, networks := range extra {
+			on[service] += " " + networks
+		}
+		for service, networks := range on {
+			c := container{}
+			c.State.Running = service != "seed"
+			c.Config.Labels = map[string]string{labelService: service}
+			c.NetworkSettings.Networks = map[string]json.RawMessage{}
+			for name := range strings.FieldsSeq(networks) {
+				c.NetworkSettings.Networks["shop_"+name] = nil
+			}
+			out = append(out, c)
+		}
+		return out
+	}
+	for _, tc := range []struct {
+		extra map[string]string
+		want  string
+	}{
+		{nil, ""},
+		{map[string]string{"c3-redis": "c1"}, "c3-redis is on the network c1"},
+		{map[string]string{"c1-gateway": "c3 backbone"}, "c1-gateway is on the network backbone; c1-gateway is on the network c3"},
+		{map[string]string{"c1-agent": "global"}, "c1-agent is on the network global"},
+		{map[string]string{"edge": "c1"}, "edge is on the network c1"},
+	} {
+		seen, foreign := border("shop", all(tc.extra))
+		if got := strings.Join(foreign, "; "); got != tc.want || seen != 9 {
+			t.Errorf("%v: %d as they should be, foreign %q; want 9, %q", tc.extra, seen, got, tc.want)
+		}
+	}
+}
+
 func TestVariablesFollowThePortBase(t *testing.T) {
 	t.Parallel()
 	got := string((&Options{Cells: 5, PortBase: 8080}).variables())

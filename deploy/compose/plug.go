@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"example.com/cellmart/deploy/local"
 )
@@ -63,4 +64,42 @@ func each(ctx context.Context, s *local.State, zone string, do func(c *container
 		}
 	}
 	return nil
+}
+
+// Border looks at the networks of all running containers: how many are as they
+// should be, and who is on another zone's, or on the backbone without being an
+// agent or the edge.
+func Border(ctx context.Context, s *local.State) (seen int, foreign []string, err error) {
+	all, err := containers(ctx, labelProject+"="+s.Project)
+	if err != nil {
+		return 0, nil, err
+	}
+	seen, foreign = border(s.Project, all)
+	return seen, foreign, nil
+}
+
+func border(project string, all []container) (seen int, foreign []string) {
+	for i := range all {
+		c := &all[i]
+		if !c.State.Running {
+			continue
+		}
+		zone, _, _ := strings.Cut(c.service(), "-")
+		own := map[string]bool{zone: true}
+		switch {
+		case zone == "edge" || zone == "seed": // people's side
+			own = map[string]bool{"people": true, "backbone": zone == "edge"}
+		case strings.HasSuffix(c.service(), "-agent"):
+			own["backbone"] = true
+		}
+		for name := range c.NetworkSettings.Networks {
+			if own[strings.TrimPrefix(name, project+"_")] {
+				seen++
+				continue
+			}
+			foreign = append(foreign, c.service()+" is on the network "+strings.TrimPrefix(name, project+"_"))
+		}
+	}
+	slices.Sort(foreign)
+	return seen, foreign
 }

@@ -10,11 +10,14 @@
 // error or an interrupt. Every drill has a sabotage, a real fault of the kind that
 // it exists to find: with it, it must fail.
 //
-//	unplug    c1's gateway goes out through c3's agent
+//	unplug    agent: c1's gateway goes out through c3's agent
+//	          redis: c1's catalog is cached in c3's Redis
 //	db-down   c1's Postgres is on the same machine as c2's, and stops with it
 //	instance  there is no second instance
 //
-// (Services and databases of another cell can't be shared by a wrong address: they
-// refuse calls and connections of a cell that isn't theirs. A Redis can, and nobody
-// notices when it's gone: it is asked for 50 ms at most, and rarely then.)
+// A shared Redis hurts nobody: it is asked for 50 ms at most, and rarely when it's
+// gone. So unplug also looks at the border itself: who is connected where, or on
+// which networks, with the cell plugged and unplugged. (Services and databases of
+// another cell can't be shared by a wrong address: they refuse calls and
+// connections of a cell that isn't theirs.)
 package drill

@@ -26,8 +26,18 @@ type System interface {
 	// by the name that AddInstance gives.
 	AddInstance(ctx context.Context, service string) (string, error)
 	RemoveInstance(ctx context.Context, name string) error
-	// Share makes a cell's gateway go out through another cell's agent.
-	Share(ctx context.Context, cell, other string) (undo func(context.Context) error, err error)
+	// Share makes a cell depend on another one past the border: its gateway goes
+	// out through that cell's agent, or its cache is in that cell's Redis.
+	Share(ctx context.Context, what, cell, other string) (undo func(context.Context) error, err error)
+	// Border looks at what is connected to what.
+	Border(ctx context.Context) (Border, error)
+}
+
+// Border is what a look at all parts' connections saw: local, the sockets of each
+// process; in containers, the networks that each is on.
+type Border struct {
+	Seen    int      // that are as they should be
+	Foreign []string // of a part to another zone, past the border
 }
 
 // Options of a drill.
@@ -37,7 +47,8 @@ type Options struct {
 	Load     load.Options // Cells and Edge are needed, the rest is the drill's
 	Cell     string       // that is broken
 	Sabotage bool
-	Short    bool // fewer and shorter windows, for tests of the drill itself
+	Kind     string // of sabotage; "" is the drill's first
+	Short    bool   // fewer and shorter windows, for tests of the drill itself
 	Log      func(format string, args ...any)
 }
 
@@ -75,6 +86,15 @@ func DefaultCell(name string) string {
 		}
 	}
 	return ""
+}
+
+// Kinds of sabotage that a drill knows by name, the default first; none where it
+// has only one.
+func Kinds(name string) []string {
+	if name == "unplug" {
+		return []string{"agent", "redis"}
+	}
+	return nil
 }
 
 // limit bounds a drill, whatever happens.
@@ -116,6 +136,7 @@ type run struct {
 	report *Report
 	homes  []string
 	broken int // index of Cell
+	border looks
 	load   *load.Load
 	stop   context.CancelFunc
 	going  sync.WaitGroup

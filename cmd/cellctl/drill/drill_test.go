@@ -169,6 +169,32 @@ func TestDatabaseDown(t *testing.T) {
 	}
 }
 
+// Whatever leads past the border fails the drill, by name, with when it was seen;
+// so does a look that sees nothing.
+func TestBorder(t *testing.T) {
+	t.Parallel()
+	const where = "c1/catalog is connected to 127.0.0.1:302 of c3/redis"
+	for name, tc := range map[string]struct {
+		plugged, unplugged Border
+		want               string
+	}{
+		"as it should be": {Border{Seen: 9}, Border{Seen: 9}, ""},
+		"always":          {Border{9, []string{where}}, Border{9, []string{where}}, "past the border, plugged and unplugged: " + where},
+		"only unplugged":  {Border{Seen: 9}, Border{9, []string{where}}, "past the border, unplugged: " + where},
+		"nothing seen":    {Border{}, Border{}, "not one connection was seen: nothing was looked at"},
+	} {
+		r := &run{report: &Report{Figures: map[string]any{}}}
+		for range 2 {
+			r.border.add(tc.plugged, "plugged")
+			r.border.add(tc.unplugged, "unplugged")
+		}
+		r.judgeBorder()
+		if got := strings.Join(r.report.Failed, "\n"); got != tc.want {
+			t.Errorf("%s: failed %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
 // What was broken is mended in reverse, whatever fails, also when time is up.
 func TestMend(t *testing.T) {
 	t.Parallel()

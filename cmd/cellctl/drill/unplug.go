@@ -1,8 +1,12 @@
 package drill
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"example.com/cellmart/cmd/cellctl/load"
@@ -62,12 +66,13 @@ func unplugPlan(short, sabotage bool) plan {
 func unplug(ctx context.Context, r *run) error {
 	p := unplugPlan(r.Short, r.Sabotage)
 	if r.Sabotage {
-		undo, err := r.System.Share(ctx, r.other(), r.Cell)
+		what := cmp.Or(r.Kind, Kinds("unplug")[0])
+		undo, err := r.System.Share(ctx, what, r.other(), r.Cell)
 		if err != nil {
 			return fmt.Errorf("sabotage: %w", err)
 		}
 		r.after(undo)
-		r.event("sabotage: %s's gateway goes out through %s's agent", r.other(), r.Cell)
+		r.event("sabotage: %s uses %s's %s", r.other(), r.Cell, what)
 	}
 	n := float64(len(r.homes))
 	if err := r.begin(ctx, p.rate*n/(n-1), r.othersDoors(false)); err != nil {
@@ -85,6 +90,10 @@ func unplug(ctx context.Context, r *run) error {
 		}
 		cut := r.load.Now()
 		s.plugged = append(s.plugged, span{from, cut})
+		if err := r.look(ctx, "plugged"); err != nil { // between two windows: it costs time too
+			return err
+		}
+		cut = r.load.Now()
 		if err := r.System.Unplug(ctx, r.Cell); err != nil {
 			return err
 		}
@@ -95,6 +104,9 @@ func unplug(ctx context.Context, r *run) error {
 		}
 		plug := r.load.Now()
 		s.unplugged = append(s.unplugged, span{cut + firstWhile, plug})
+		if err := r.look(ctx, "unplugged"); err != nil {
+			return err
+		}
 		if err := r.System.Plug(ctx, r.Cell); err != nil {
 			return err
 		}
@@ -105,7 +117,47 @@ func unplug(ctx context.Context, r *run) error {
 	}
 	r.end()
 	r.judgeUnplug(r.judged(s.plugged[0].from), s, p)
+	r.judgeBorder()
 	return nil
+}
+
+// looks are what was seen at the border, plugged and unplugged.
+type looks struct {
+	times, seen int
+	foreign     map[string][]string // when each was seen
+}
+
+// look is for dependencies that no figure shows: a cache that is asked for 50 ms
+// at most, and rarely when it's away, may well be another cell's.
+func (r *run) look(ctx context.Context, when string) error {
+	b, err := r.System.Border(ctx)
+	if err != nil {
+		return fmt.Errorf("looking at the border: %w", err)
+	}
+	r.border.add(b, when)
+	return nil
+}
+
+func (l *looks) add(b Border, when string) {
+	if l.foreign == nil {
+		l.foreign = map[string][]string{}
+	}
+	l.times++
+	l.seen += b.Seen
+	for _, f := range b.Foreign {
+		if !slices.Contains(l.foreign[f], when) {
+			l.foreign[f] = append(l.foreign[f], when)
+		}
+	}
+}
+
+func (r *run) judgeBorder() {
+	f := r.report.Figures
+	f["border_looks"], f["border_seen"], f["border_foreign"] = r.border.times, r.border.seen, len(r.border.foreign)
+	r.need(r.border.times > 0 && r.border.seen > 0, "not one connection was seen: nothing was looked at")
+	for _, what := range slices.Sorted(maps.Keys(r.border.foreign)) {
+		r.fail("past the border, %s: %s", strings.Join(r.border.foreign[what], " and "), what)
+	}
 }
 
 // judgeUnplug makes the figures and says what doesn't hold.

@@ -1,7 +1,4 @@
-// Package linktest looks at processes from outside, for tests that no byte
-// goes past the border: whatever a process says about itself, the kernel knows
-// its sockets. Linux only.
-package linktest
+package sockets
 
 import (
 	"bufio"
@@ -16,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // Socket is one TCP socket of a process.
@@ -31,77 +29,97 @@ var states = [...]string{
 	7: "CLOSE", 8: "CLOSE_WAIT", 9: "LAST_ACK", 10: "LISTEN", 11: "CLOSING", 12: "NEW_SYN_RECV",
 }
 
-// Sockets lists the TCP sockets that the process has open, IPv4-mapped
-// addresses as IPv4, sorted by local address. The process must belong to the
-// caller (or the caller be root), else the error is fs.ErrPermission.
-func Sockets(pid int) ([]Socket, error) {
-	proc := filepath.Join("/proc", strconv.Itoa(pid))
-	inodes, err := socketInodes(filepath.Join(proc, "fd"))
-	if err != nil {
-		return nil, fmt.Errorf("sockets of process %d: %w", pid, err)
-	}
-	var out []Socket
-	for _, table := range []string{"net/tcp", "net/tcp6"} {
-		found, err := readTable(filepath.Join(proc, table), inodes)
-		if errors.Is(err, fs.ErrNotExist) && table == "net/tcp6" {
-			continue // a kernel without IPv6
+// Of lists the TCP sockets that each of the processes has open, IPv4-mapped
+// addresses as IPv4, sorted by local address.
+func Of(pids ...int) (map[int][]Socket, error) {
+	owner := map[string]map[string]int{} // by network namespace: process by inode
+	procOf := map[string]string{}        // one process's folder for each namespace
+	out := map[int][]Socket{}
+	for _, pid := range pids {
+		proc := filepath.Join("/proc", strconv.Itoa(pid))
+		space, err := os.Readlink(filepath.Join(proc, "ns", "net"))
+		if err == nil {
+			if owner[space] == nil {
+				owner[space], procOf[space] = map[string]int{}, proc
+			}
+			err = socketInodes(filepath.Join(proc, "fd"), func(inode string) { owner[space][inode] = pid })
+		}
+		if gone(err) {
+			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("sockets of process %d: %w", pid, err)
 		}
-		out = append(out, found...)
+		out[pid] = nil
 	}
-	slices.SortFunc(out, func(a, b Socket) int {
-		if c := a.Local.Compare(b.Local); c != 0 {
-			return c
+	for space, proc := range procOf {
+		for _, table := range []string{"net/tcp", "net/tcp6"} {
+			err := readTable(filepath.Join(proc, table), owner[space], out)
+			if gone(err) && table == "net/tcp6" {
+				continue // a kernel without IPv6
+			}
+			if err != nil {
+				return nil, fmt.Errorf("sockets: %w", err)
+			}
 		}
-		return a.Remote.Compare(b.Remote)
-	})
+	}
+	for _, all := range out {
+		slices.SortFunc(all, func(a, b Socket) int {
+			if c := a.Local.Compare(b.Local); c != 0 {
+				return c
+			}
+			return a.Remote.Compare(b.Remote)
+		})
+	}
 	return out, nil
 }
 
+func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
+
 // socketInodes reads the links named socket:[inode].
-func socketInodes(dir string) (map[string]bool, error) {
+func socketInodes(dir string, found func(inode string)) error {
 	fds, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	inodes := map[string]bool{}
 	for _, fd := range fds {
 		link, err := os.Readlink(filepath.Join(dir, fd.Name()))
 		if err != nil {
 			continue // closed meanwhile
 		}
 		if inode, ok := strings.CutPrefix(link, "socket:["); ok {
-			inodes[strings.TrimSuffix(inode, "]")] = true
+			found(strings.TrimSuffix(inode, "]"))
 		}
 	}
-	return inodes, nil
+	return nil
 }
 
-// readTable picks the rows of a /proc/PID/net/tcp with one of the inodes; the
-// table has every socket of the network namespace.
-func readTable(path string, inodes map[string]bool) ([]Socket, error) {
+// readTable picks the rows of a /proc/PID/net/tcp that have an owner; the table
+// has every socket of the network namespace.
+func readTable(path string, owner map[string]int, out map[int][]Socket) error {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer f.Close() //nolint:errcheck // only read
-	var out []Socket
 	lines := bufio.NewScanner(f)
 	lines.Scan() // the heading
 	for lines.Scan() {
 		cols := strings.Fields(lines.Text())
-		if len(cols) < 10 || !inodes[cols[9]] {
+		if len(cols) < 10 {
+			continue
+		}
+		pid, known := owner[cols[9]]
+		if !known {
 			continue
 		}
 		s, err := parseRow(cols)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %q: %w", path, lines.Text(), err)
+			return fmt.Errorf("%s: %q: %w", path, lines.Text(), err)
 		}
-		out = append(out, s)
+		out[pid] = append(out[pid], s)
 	}
-	return out, lines.Err()
+	return lines.Err()
 }
 
 func parseRow(cols []string) (Socket, error) {

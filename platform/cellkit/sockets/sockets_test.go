@@ -1,4 +1,4 @@
-package linktest
+package sockets
 
 import (
 	"bufio"
@@ -39,10 +39,11 @@ func TestSocketsOfThisProcess(t *testing.T) {
 			if !addr.Addr().Is4() {
 				none = netip.AddrPortFrom(netip.IPv6Unspecified(), 0)
 			}
-			got, err := Sockets(os.Getpid())
+			all, err := Of(os.Getpid())
 			if err != nil {
 				t.Fatal(err)
 			}
+			got := all[os.Getpid()]
 			for _, want := range []Socket{
 				{addr, none, "LISTEN"},
 				{client, addr, "ESTABLISHED"},
@@ -77,10 +78,11 @@ func TestSocketsOfAnotherProcess(t *testing.T) {
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
 		t.Fatalf("bash said %q, %v", line, err)
 	}
-	got, err := Sockets(cmd.Process.Pid)
+	all, err := Of(os.Getpid(), cmd.Process.Pid) // in one namespace: each gets its own
 	if err != nil {
 		t.Fatal(err)
 	}
+	got := all[cmd.Process.Pid]
 	want := netip.MustParseAddrPort(l.Addr().String())
 	if len(got) != 1 || got[0].Remote != want || got[0].State != "ESTABLISHED" {
 		t.Errorf("sockets = %v, want one to %v", got, want)
@@ -89,7 +91,8 @@ func TestSocketsOfAnotherProcess(t *testing.T) {
 
 func TestNoSuchProcess(t *testing.T) {
 	t.Parallel()
-	if _, err := Sockets(1 << 30); err == nil {
-		t.Error("no error for a process that isn't there")
+	all, err := Of(1<<30, os.Getpid())
+	if _, has := all[1<<30]; err != nil || has || len(all) != 1 {
+		t.Errorf("a process that isn't there: %v, %v", all, err)
 	}
 }
