@@ -9,22 +9,37 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 )
 
-// format is raised when the document gets fields that an older reader must not
-// overlook; a reader refuses formats that it doesn't know.
-const format = 1
+// A format is raised when the document gets fields that an older reader must not
+// overlook; a reader refuses formats that it doesn't know. Format 2 is format 1
+// with overrides, groups or both, and is only written when there are any, so
+// that older readers keep reading what they understand.
+const (
+	plain     = 1
+	withHomes = 2
+)
 
 // document is the table on the wire: compact JSON, cells by ordinal, slots as
 // run lengths [count, owner's ordinal, standby's ordinal or 0, epoch], private
-// slots as [slot, owner, standby, epoch].
+// slots as [slot, owner, standby, epoch], overrides as [user, slot] by user, groups
+// by name.
 type document struct {
-	Format  int        `json:"format"`
-	Version int64      `json:"version"`
-	Cells   []wireCell `json:"cells"`
-	Slots   [][4]int64 `json:"slots"`
-	Private [][4]int64 `json:"private"`
-	Voters  []string   `json:"voters"`
+	Format    int         `json:"format"`
+	Version   int64       `json:"version"`
+	Cells     []wireCell  `json:"cells"`
+	Slots     [][4]int64  `json:"slots"`
+	Private   [][4]int64  `json:"private"`
+	Voters    []string    `json:"voters"`
+	Overrides [][2]int64  `json:"overrides,omitempty"`
+	Groups    []wireGroup `json:"groups,omitempty"`
+}
+
+type wireGroup struct {
+	Name string `json:"name"`
+	Slot Slot   `json:"slot"`
 }
 
 type wireCell struct {
@@ -42,7 +57,10 @@ type wireKey struct {
 
 // Encode gives the one form of the table in bytes: equal tables, equal bytes.
 func (t *Table) Encode() []byte {
-	d := document{Format: format, Version: t.version, Cells: []wireCell{}, Slots: [][4]int64{}, Private: [][4]int64{}, Voters: append([]string{}, t.voters...)}
+	d := document{Format: plain, Version: t.version, Cells: []wireCell{}, Slots: [][4]int64{}, Private: [][4]int64{}, Voters: append([]string{}, t.voters...)}
+	if len(t.moved) > 0 || len(t.groups) > 0 {
+		d.Format = withHomes
+	}
 	for _, c := range t.cells {
 		w := wireCell{Name: c.Name, Ordinal: c.Ordinal, Region: c.Region, Weight: c.Weight, Keys: []wireKey{}}
 		for _, k := range c.Keys {
@@ -59,6 +77,12 @@ func (t *Table) Encode() []byte {
 	}
 	for _, p := range t.private {
 		d.Private = append(d.Private, [4]int64{int64(p.slot), t.ordinal(p.owner), t.ordinal(p.standby), int64(p.epoch)})
+	}
+	for _, user := range slices.Sorted(maps.Keys(t.moved)) {
+		d.Overrides = append(d.Overrides, [2]int64{user, int64(t.moved[user].slot)})
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.groups)) {
+		d.Groups = append(d.Groups, wireGroup{name, t.groups[name]})
 	}
 	b, err := json.Marshal(d)
 	if err != nil {
@@ -82,10 +106,13 @@ func Decode(b []byte) (*Table, error) {
 	if err := json.Unmarshal(b, &d); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrTable, err)
 	}
-	if d.Format != format {
-		return nil, fmt.Errorf("%w: format %d, this program knows %d", ErrTable, d.Format, format)
+	if d.Format < plain || d.Format > withHomes {
+		return nil, fmt.Errorf("%w: format %d, this program knows up to %d", ErrTable, d.Format, withHomes)
 	}
-	spec := Spec{Version: d.Version, Voters: d.Voters, Slots: make([]Assignment, 0, Slots), Private: make(map[Slot]Assignment, len(d.Private))}
+	spec := Spec{
+		Version: d.Version, Voters: d.Voters, Slots: make([]Assignment, 0, Slots), Private: make(map[Slot]Assignment, len(d.Private)),
+		Overrides: make(map[int64]Slot, len(d.Overrides)), Groups: make(map[string]Slot, len(d.Groups)),
+	}
 	names := map[int64]string{0: ""}
 	for _, w := range d.Cells {
 		c := Cell{Name: w.Name, Ordinal: w.Ordinal, Region: w.Region, Weight: w.Weight}
@@ -116,6 +143,12 @@ func Decode(b []byte) (*Table, error) {
 			return nil, err
 		}
 		spec.Private[Slot(r[0])] = a
+	}
+	for _, o := range d.Overrides {
+		spec.Overrides[o[0]] = Slot(o[1]) // cut off or twice: not what Encode gives
+	}
+	for _, g := range d.Groups {
+		spec.Groups[g.Name] = g.Slot
 	}
 	t, err := Build(spec)
 	if err != nil {

@@ -65,22 +65,23 @@ func TestDecodeRefuses(t *testing.T) {
 		return string(out)
 	}
 	for name, b := range map[string]string{
-		"nothing":          "",
-		"null":             "null",
-		"cut":              good[:len(good)-1],
-		"trailing":         good + " ",
-		"a format to come": replace(`"format":1`, `"format":2`),
-		"a field to come":  replace(`"format":1`, `"format":1,"overrides":[]`),
-		"other case":       replace(`"version"`, `"Version"`),
-		"null list":        replace(`"keys":[]`, `"keys":null`),
-		"split run":        replace(`[8192,1,0,1]`, `[8191,1,0,1],[1,1,0,1]`),
-		"run of 0":         replace(`[8192,1,0,1]`, `[8192,1,0,1],[0,1,0,1]`),
-		"run too long":     replace(`[8192,1,0,1]`, `[8193,1,0,1]`),
-		"run far too long": replace(`[8192,1,0,1]`, `[9223372036854775807,1,0,1]`),
-		"negative run":     replace(`[8192,1,0,1]`, `[-8192,1,0,1]`),
-		"unknown cell":     replace(`[8192,1,0,1]`, `[8192,3,0,1]`),
-		"nobody":           replace(`[8192,1,0,1]`, `[8192,0,0,1]`),
-		"private overflow": replace(`[16385,1,0,1]`, `[4294983681,1,0,1]`),
+		"nothing":              "",
+		"null":                 "null",
+		"cut":                  good[:len(good)-1],
+		"trailing":             good + " ",
+		"a format to come":     replace(`"format":1`, `"format":3`),
+		"format 2 for nothing": replace(`"format":1`, `"format":2`),
+		"a field to come":      replace(`"format":1`, `"format":1,"overrides":[]`),
+		"other case":           replace(`"version"`, `"Version"`),
+		"null list":            replace(`"keys":[]`, `"keys":null`),
+		"split run":            replace(`[8192,1,0,1]`, `[8191,1,0,1],[1,1,0,1]`),
+		"run of 0":             replace(`[8192,1,0,1]`, `[8192,1,0,1],[0,1,0,1]`),
+		"run too long":         replace(`[8192,1,0,1]`, `[8193,1,0,1]`),
+		"run far too long":     replace(`[8192,1,0,1]`, `[9223372036854775807,1,0,1]`),
+		"negative run":         replace(`[8192,1,0,1]`, `[-8192,1,0,1]`),
+		"unknown cell":         replace(`[8192,1,0,1]`, `[8192,3,0,1]`),
+		"nobody":               replace(`[8192,1,0,1]`, `[8192,0,0,1]`),
+		"private overflow":     replace(`[16385,1,0,1]`, `[4294983681,1,0,1]`),
 		"cells out of order": replace(`"cells":[{"name":"c1","ordinal":1,"region":"","weight":1,"keys":[]},{"name":"c2","ordinal":2,"region":"","weight":1,"keys":[]}]`,
 			`"cells":[{"name":"c2","ordinal":2,"region":"","weight":1,"keys":[]},{"name":"c1","ordinal":1,"region":"","weight":1,"keys":[]}]`),
 	} {
@@ -140,6 +141,10 @@ func FuzzDecode(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(table.Encode())
+	if table, err = routing.Build(withHomes(r, spec, 20)); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(table.Encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		table, err := routing.Decode(b)
 		if err != nil {
@@ -156,6 +161,11 @@ func FuzzDecode(f *testing.F) {
 				t.Fatalf("Slot(%d) = %v, %v", s, a, ok)
 			}
 		}
+		for user, want := range table.Spec().Overrides {
+			if s, a, ok := table.Home(user); !ok || s != want || !s.Private() || a.Owner == "" {
+				t.Fatalf("Home(%d) = %d, %v, %v, want slot %d", user, s, a, ok, want)
+			}
+		}
 	})
 }
 
@@ -164,7 +174,7 @@ func FuzzOpen(f *testing.F) {
 	priv := key(1)
 	spec := routing.Spread([]string{"c1", "c2"}).Spec()
 	spec.Version = 1
-	table, err := routing.Build(spec)
+	table, err := routing.Build(withHomes(rand.New(rand.NewPCG(1, 2)), spec, 3))
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -48,13 +49,17 @@ type Assignment struct {
 
 // Spec is a table in the making. Slots has one entry per hash slot. Private has
 // the slots from 16384 up; a cell's own slot may be left out and is then owned
-// by the cell at epoch 1. Voters are zones (cells or Global).
+// by the cell at epoch 1. Voters are zones (cells or Global). Overrides has the
+// users who were moved alone, each with a private slot of their own, Groups the
+// affinity groups that are pinned to a hash slot, by canonical name.
 type Spec struct {
-	Version int64
-	Cells   []Cell
-	Slots   []Assignment
-	Private map[Slot]Assignment
-	Voters  []string
+	Version   int64
+	Cells     []Cell
+	Slots     []Assignment
+	Private   map[Slot]Assignment
+	Voters    []string
+	Overrides map[int64]Slot
+	Groups    map[string]Slot
 }
 
 // row is an assignment with names replaced by their place in Table.names.
@@ -75,6 +80,7 @@ type Table struct {
 	voters  []string     // by name
 	place   map[string]uint16
 	owned   [][]Slot // by place: the hash slots, ascending
+	homes
 }
 
 type privateRow struct {
@@ -106,7 +112,7 @@ func (t *Table) Owner(id int64) (string, bool) {
 }
 
 func (t *Table) privateRow(s Slot) row {
-	i, ok := slices.BinarySearchFunc(t.private, s, func(p privateRow, s Slot) int { return cmp.Compare(p.slot, s) })
+	i, ok := t.findPrivate(s)
 	if !ok {
 		return row{}
 	}
@@ -165,7 +171,12 @@ func (t *Table) Voters() []string { return slices.Clone(t.voters) }
 
 // Spec takes the table apart, to build its successor from.
 func (t *Table) Spec() Spec {
-	s := Spec{Version: t.version, Cells: t.Cells(), Voters: t.Voters(), Slots: make([]Assignment, Slots), Private: make(map[Slot]Assignment, len(t.private))}
+	s := Spec{
+		Version: t.version, Cells: t.Cells(), Voters: t.Voters(),
+		Slots: make([]Assignment, Slots), Private: make(map[Slot]Assignment, len(t.private)),
+		Overrides: t.overrides(), Groups: make(map[string]Slot, len(t.groups)),
+	}
+	maps.Copy(s.Groups, t.groups)
 	for i := range s.Slots {
 		s.Slots[i], _ = t.Slot(Slot(i))
 	}
@@ -198,6 +209,9 @@ func Build(spec Spec) (*Table, error) {
 		t.owned[r.owner] = append(t.owned[r.owner], Slot(i))
 	}
 	if err := t.addPrivate(spec.Private); err != nil {
+		return nil, err
+	}
+	if err := t.addHomes(spec.Overrides, spec.Groups); err != nil {
 		return nil, err
 	}
 	if err := t.addVoters(spec.Voters); err != nil {
@@ -307,8 +321,8 @@ func (t *Table) addVoters(voters []string) error {
 }
 
 // CheckNext says whether next may be published after t: the version is one
-// higher, no cell, ordinal or private slot is lost or given to another, and
-// epochs only grow, by one where the owner changes.
+// higher, no cell, ordinal or private slot is lost or given to another, no moved
+// user is turned back, and epochs only grow, by one where the owner changes.
 func (t *Table) CheckNext(next *Table) error {
 	if next.version != t.version+1 {
 		return fmt.Errorf("%w: version %d after %d", ErrTable, next.version, t.version)
@@ -341,7 +355,7 @@ func (t *Table) CheckNext(next *Table) error {
 			return err
 		}
 	}
-	return nil
+	return t.checkOverrides(next)
 }
 
 // ValidName says whether a word can name a cell: lower-case letters, digits and
