@@ -92,22 +92,37 @@ func changed(cur *routing.Table, ch controlapi.Changes) (*routing.Table, error) 
 		}
 	}
 	for i, a := range ch.Assign {
-		field := fmt.Sprintf("changes.assign[%d]", i)
-		if a.From < 0 || a.To < a.From || a.To >= routing.Slots {
-			return nil, errs.Field(field, "slots %d to %d are no range of hash slots", a.From, a.To)
+		if err := assign(cur, &spec, fmt.Sprintf("changes.assign[%d]", i), a); err != nil {
+			return nil, err
 		}
-		for s := a.From; s <= a.To; s++ {
-			was, _ := cur.Slot(s)
-			if now := spec.Slots[s]; now.Owner == a.Owner {
-				continue
-			} else if now != was {
-				return nil, errs.Field(field, "slot %d is assigned twice", s)
-			}
-			spec.Slots[s].Owner = a.Owner
-			spec.Slots[s].Epoch++
-			if was.Standby == a.Owner {
-				spec.Slots[s].Standby = was.Owner // as in a move: the old owner keeps a copy
-			}
+	}
+	for i, b := range ch.Standbys {
+		field := fmt.Sprintf("changes.standbys[%d]", i)
+		if err := eachSlot(&spec, field, b.From, b.To, func(_ routing.Slot, row *routing.Assignment) error {
+			row.Standby = b.Standby
+			return nil
+		}); err != nil {
+			return nil, err
+		}
+	}
+	for i, o := range ch.Overrides {
+		field := fmt.Sprintf("changes.overrides[%d]", i)
+		_, there := spec.Private[o.Slot]
+		switch was, moved := spec.Overrides[int64(o.User)]; {
+		case moved && was != o.Slot:
+			return nil, errs.Field(field, "user %s is in private slot %d already", o.User, was)
+		case there && o.Owner+o.Standby != "":
+			return nil, errs.Field(field, "private slot %d is there already, its owner is changed with assign", o.Slot)
+		case !there:
+			spec.Private[o.Slot] = routing.Assignment{Owner: o.Owner, Standby: o.Standby, Epoch: 1}
+		}
+		spec.Overrides[int64(o.User)] = o.Slot
+	}
+	for name, slot := range ch.Groups {
+		if name = routing.CanonicalGroup(name); slot == nil {
+			delete(spec.Groups, name)
+		} else {
+			spec.Groups[name] = *slot
 		}
 	}
 	next, err := routing.Build(spec)
@@ -115,4 +130,48 @@ func changed(cur *routing.Table, ch controlapi.Changes) (*routing.Table, error) 
 		return nil, errs.Field("changes", "%v", err)
 	}
 	return next, nil
+}
+
+// assign gives slots to another owner.
+func assign(cur *routing.Table, spec *routing.Spec, field string, a controlapi.Assign) error {
+	return eachSlot(spec, field, a.From, a.To, func(s routing.Slot, row *routing.Assignment) error {
+		was, _ := cur.Slot(s)
+		if row.Owner == a.Owner {
+			return nil
+		} else if *row != was {
+			return errs.Field(field, "slot %d is assigned twice", s)
+		}
+		row.Owner = a.Owner
+		row.Epoch++
+		if was.Standby == a.Owner {
+			row.Standby = was.Owner // as in a move: the old owner keeps a copy
+		}
+		return nil
+	})
+}
+
+// eachSlot changes the rows of a range: hash slots, or private slots that exist.
+func eachSlot(spec *routing.Spec, field string, from, to routing.Slot, change func(routing.Slot, *routing.Assignment) error) error {
+	if from < 0 || to < from || from.Private() != to.Private() {
+		return errs.Field(field, "slots %d to %d are no range of hash slots or of private slots", from, to)
+	}
+	for s := from; ; s++ {
+		if !s.Private() {
+			if err := change(s, &spec.Slots[s]); err != nil {
+				return err
+			}
+		} else {
+			row, ok := spec.Private[s]
+			if !ok {
+				return errs.Field(field, "there is no private slot %d", s)
+			}
+			if err := change(s, &row); err != nil {
+				return err
+			}
+			spec.Private[s] = row
+		}
+		if s == to { // not in the head of the loop: To may be the last number
+			return nil
+		}
+	}
 }

@@ -70,6 +70,7 @@ func TestNextTable(t *testing.T) {
 	assign := func(from, to routing.Slot, owner string) *controlapi.Changes {
 		return &controlapi.Changes{Assign: []controlapi.Assign{{From: from, To: to, Owner: owner}}}
 	}
+	override := func(all ...controlapi.Override) *controlapi.Changes { return &controlapi.Changes{Overrides: all} }
 	next, err := nextTable(cur, controlapi.PublishRequest{Changes: assign(4000, 4200, "c2")})
 	if err != nil {
 		t.Fatal(err)
@@ -99,16 +100,25 @@ func TestNextTable(t *testing.T) {
 		req  controlapi.PublishRequest
 		want error
 	}{
-		"nothing":            {controlapi.PublishRequest{}, errs.Field("", "")},
-		"both":               {controlapi.PublishRequest{Table: json.RawMessage(cur.Encode()), Changes: assign(1, 1, "c2")}, errs.Field("", "")},
-		"no table":           {controlapi.PublishRequest{Table: json.RawMessage(`{}`)}, errs.Field("", "")},
-		"a table that jumps": {controlapi.PublishRequest{Table: json.RawMessage(jump.Encode())}, controlapi.ErrRefused},
-		"an old table":       {controlapi.PublishRequest{Table: json.RawMessage(cur.Encode())}, controlapi.ErrRefused},
-		"an unknown owner":   {controlapi.PublishRequest{Changes: assign(1, 1, "c9")}, errs.Field("", "")},
-		"an unknown weight":  {controlapi.PublishRequest{Changes: &controlapi.Changes{Weights: map[string]int{"c9": 1}}}, errs.Field("", "")},
-		"a negative weight":  {controlapi.PublishRequest{Changes: &controlapi.Changes{Weights: map[string]int{"c1": -1}}}, errs.Field("", "")},
-		"a private slot":     {controlapi.PublishRequest{Changes: assign(16380, 16385, "c1")}, errs.Field("", "")},
-		"a backward range":   {controlapi.PublishRequest{Changes: assign(9, 8, "c1")}, errs.Field("", "")},
+		"nothing":                        {controlapi.PublishRequest{}, errs.Field("", "")},
+		"both":                           {controlapi.PublishRequest{Table: json.RawMessage(cur.Encode()), Changes: assign(1, 1, "c2")}, errs.Field("", "")},
+		"no table":                       {controlapi.PublishRequest{Table: json.RawMessage(`{}`)}, errs.Field("", "")},
+		"a table that jumps":             {controlapi.PublishRequest{Table: json.RawMessage(jump.Encode())}, controlapi.ErrRefused},
+		"an old table":                   {controlapi.PublishRequest{Table: json.RawMessage(cur.Encode())}, controlapi.ErrRefused},
+		"an unknown owner":               {controlapi.PublishRequest{Changes: assign(1, 1, "c9")}, errs.Field("", "")},
+		"an unknown weight":              {controlapi.PublishRequest{Changes: &controlapi.Changes{Weights: map[string]int{"c9": 1}}}, errs.Field("", "")},
+		"a negative weight":              {controlapi.PublishRequest{Changes: &controlapi.Changes{Weights: map[string]int{"c1": -1}}}, errs.Field("", "")},
+		"across the border":              {controlapi.PublishRequest{Changes: assign(16380, 16385, "c1")}, errs.Field("", "")},
+		"no private slot":                {controlapi.PublishRequest{Changes: assign(17408, 17408, "c1")}, errs.Field("", "")},
+		"a standby nowhere":              {controlapi.PublishRequest{Changes: &controlapi.Changes{Standbys: []controlapi.Standby{{From: 17408, To: 1<<31 - 1}}}}, errs.Field("", "")},
+		"an unknown standby":             {controlapi.PublishRequest{Changes: &controlapi.Changes{Standbys: []controlapi.Standby{{To: 5, Standby: "c9"}}}}, errs.Field("", "")},
+		"its own standby":                {controlapi.PublishRequest{Changes: &controlapi.Changes{Standbys: []controlapi.Standby{{To: 5, Standby: "c1"}}}}, errs.Field("", "")},
+		"a user in no slot":              {controlapi.PublishRequest{Changes: override(controlapi.Override{User: 77, Slot: 5, Owner: "c2"})}, errs.Field("", "")},
+		"a user in a new slot of nobody": {controlapi.PublishRequest{Changes: override(controlapi.Override{User: 77, Slot: 17408})}, errs.Field("", "")},
+		"two users in one slot": {controlapi.PublishRequest{Changes: override(
+			controlapi.Override{User: 77, Slot: 17408, Owner: "c2"}, controlapi.Override{User: 78, Slot: 17408})}, errs.Field("", "")},
+		"a group without name": {controlapi.PublishRequest{Changes: &controlapi.Changes{Groups: map[string]*routing.Slot{" ": new(routing.Slot)}}}, errs.Field("", "")},
+		"a backward range":     {controlapi.PublishRequest{Changes: assign(9, 8, "c1")}, errs.Field("", "")},
 		"a slot twice": {controlapi.PublishRequest{Changes: &controlapi.Changes{Assign: []controlapi.Assign{
 			{From: 1, To: 2, Owner: "c2"}, {From: 2, To: 3, Owner: "c3"},
 		}}}, errs.Field("", "")},
@@ -116,5 +126,64 @@ func TestNextTable(t *testing.T) {
 		if _, err := nextTable(cur, c.req); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
+	}
+}
+
+// TestNextTableOfAMovedUser follows a user who is moved alone, moves on, and can
+// never be taken out again; and standbys and groups as they come and go.
+func TestNextTableOfAMovedUser(t *testing.T) {
+	t.Parallel()
+	const user, p = 4<<14 | 12, routing.FirstUserSlot
+	cur := first(t)
+	publish := func(body string) error {
+		t.Helper()
+		var ch controlapi.Changes
+		if err := json.Unmarshal([]byte(body), &ch); err != nil {
+			t.Fatal(err)
+		}
+		next, err := nextTable(cur, controlapi.PublishRequest{Changes: &ch})
+		if err == nil {
+			cur = next
+		}
+		return err
+	}
+	for _, step := range []struct {
+		body string
+		want error
+		home routing.Assignment
+	}{
+		{`{"standbys":[{"from":0,"to":20,"standby":"c3"}]}`, nil, routing.Assignment{Owner: "c1", Standby: "c3", Epoch: 1}},
+		{`{"overrides":[{"user":"65548","slot":17408,"owner":"c2","standby":"c1"}]}`, nil, routing.Assignment{Owner: "c2", Standby: "c1", Epoch: 1}},
+		{`{"overrides":[{"user":"65548","slot":17408,"owner":"c3"}]}`, errs.Field("", ""), routing.Assignment{Owner: "c2", Standby: "c1", Epoch: 1}},
+		{`{"overrides":[{"user":"65548","slot":17409,"owner":"c3"}]}`, errs.Field("", ""), routing.Assignment{Owner: "c2", Standby: "c1", Epoch: 1}},
+		{`{"assign":[{"from":17408,"to":17408,"owner":"c4"}],"standbys":[{"from":17408,"to":17408,"standby":"c2"}]}`, nil, routing.Assignment{Owner: "c4", Standby: "c2", Epoch: 2}},
+		{`{"assign":[{"from":17408,"to":17408,"owner":"c1"}],"standbys":[{"from":17408,"to":17408}]}`, nil, routing.Assignment{Owner: "c1", Epoch: 3}},
+		{`{"groups":{"City: Berlin":77}}`, nil, routing.Assignment{Owner: "c1", Epoch: 3}},
+	} {
+		if err := publish(step.body); !errors.Is(err, step.want) {
+			t.Fatalf("%s: %v, want %v", step.body, err, step.want)
+		}
+		if _, a, ok := cur.Home(user); !ok || a != step.home {
+			t.Fatalf("after %s the user is at %v, want %v", step.body, a, step.home)
+		}
+	}
+	if s, _, _ := cur.Home(user); s != p {
+		t.Errorf("Home = slot %d, want %d", s, p)
+	}
+	if taken := cur.TakenFrom(12); len(taken) != 1 || taken[0] != p || cur.GroupSlot("city: berlin") != 77 {
+		t.Errorf("TakenFrom = %v, group at %d", taken, cur.GroupSlot("city: berlin"))
+	}
+	if err := publish(`{"groups":{"city: berlin":null}}`); err != nil || cur.GroupSlot("city: berlin") == 77 {
+		t.Errorf("the pin stays: %v", err)
+	}
+	spec := cur.Spec()
+	spec.Version++
+	spec.Overrides = nil
+	back, err := routing.Build(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nextTable(cur, controlapi.PublishRequest{Table: back.Encode()}); !errors.Is(err, controlapi.ErrRefused) {
+		t.Errorf("a table that turns the user back: %v, want %v", err, controlapi.ErrRefused)
 	}
 }

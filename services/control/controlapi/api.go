@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"example.com/cellmart/platform/cellkit/errs"
+	"example.com/cellmart/platform/cellkit/id"
 	"example.com/cellmart/platform/routing"
 )
 
@@ -54,12 +55,34 @@ type PublishRequest struct {
 
 // Changes are applied to the current table, and nothing else of it changes.
 type Changes struct {
-	Weights map[string]int `json:"weights,omitempty"` // for new users, by cell
-	Assign  []Assign       `json:"assign,omitempty"`
+	Weights   map[string]int           `json:"weights,omitempty"` // for new users, by cell; 0 closes it to them
+	Assign    []Assign                 `json:"assign,omitempty"`
+	Standbys  []Standby                `json:"standbys,omitempty"` // after Assign, so both may name a slot
+	Overrides []Override               `json:"overrides,omitempty"`
+	Groups    map[string]*routing.Slot `json:"groups,omitempty"` // affinity groups pinned to a hash slot; null takes the pin out
 }
 
-// Assign gives slots From to To (both included) to Owner; the epoch of those that
-// had another grows by one. It moves no rows: whoever assigns has moved them.
+// Standby makes a cell the standby of slots From to To (both included); "" = none.
+type Standby struct {
+	From    routing.Slot `json:"from"`
+	To      routing.Slot `json:"to"`
+	Standby string       `json:"standby"`
+}
+
+// Override says that a user was moved alone into a private slot. If the table
+// doesn't know the slot, it's added with Owner and Standby at epoch 1; if it does,
+// both are left empty, and changed with Assign and Standbys. An override is never
+// taken back.
+type Override struct {
+	User    id.ID        `json:"user"`
+	Slot    routing.Slot `json:"slot"` // routing.FirstUserSlot or above
+	Owner   string       `json:"owner,omitempty"`
+	Standby string       `json:"standby,omitempty"`
+}
+
+// Assign gives slots From to To (both included; all hash slots, or all private
+// slots that are there) to Owner; the epoch of those that had another grows by
+// one. It moves no rows: whoever assigns has moved them.
 type Assign struct {
 	From  routing.Slot `json:"from"`
 	To    routing.Slot `json:"to"`
