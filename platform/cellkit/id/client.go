@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -23,25 +22,10 @@ const (
 	leaseLimit = 5 * time.Second  // then the answer, and its range, is forgotten
 	backoffMin = 100 * time.Millisecond
 	backoffMax = 5 * time.Second
+	bankBelow  = 2 * time.Minute // with less than this in stock and idgen away, the bank is asked
+	bankFor    = 5 * time.Minute // what is taken out of it at a time
+	watchEvery = time.Second     // how often callers that found nothing, and the fallback's use, are looked for
 )
-
-// What idgen keeps to, and a grant is held against: sequences follow the time
-// since Epoch at PerMilli, and never run ahead of it by more than Budget.
-const (
-	PerMilli = 100
-	Budget   = 60 * time.Second
-	// maxSkew is how far a grant may be from this process's clock. It is wide:
-	// it finds clocks that are plainly wrong and stops them from using up the
-	// sequence, while uniqueness needs no clock here at all.
-	maxSkew = 24 * time.Hour
-)
-
-// Epoch is when sequences start to count.
-var Epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-
-// SeqAt is the sequence that belongs to a time: PerMilli for each millisecond
-// since Epoch. Negative before it.
-func SeqAt(t time.Time) int64 { return t.Sub(Epoch).Milliseconds() * PerMilli }
 
 // Errors of Next. Only ErrExhausted can happen to a program that is right.
 var (
@@ -51,29 +35,37 @@ var (
 )
 
 // LeaseFunc leases a range [lo, hi) of a kind: at or above floor, at most size
-// long. idgenapi.Client.Lease is one.
+// long. idgenapi.Client.Lease is one, idbank.Client.Withdraw another.
 type LeaseFunc func(ctx context.Context, kind string, floor, size int64) (lo, hi int64, err error)
 
 // Options of a Client.
 type Options struct {
-	Lease LeaseFunc
-	Kinds []string         // bound for good; others are ErrKind
-	Log   *slog.Logger     // default: discarded
-	Clock func() time.Time // default: time.Now
+	Lease    LeaseFunc        // idgen's
+	Bank     LeaseFunc        // the cell's own stock, asked when idgen gives nothing and little is left; nil = none
+	Fallback FallbackFunc     // the last resort; nil = none
+	Kinds    []string         // bound for good; others are ErrKind
+	Log      *slog.Logger     // default: discarded
+	Clock    func() time.Time // default: time.Now
+
+	// Check holds a grant of a sequence against what was asked; default
+	// CheckGrant. A test takes it away to see what it is good for.
+	Check func(Grant) error
 }
 
 // Client hands out IDs. One per process is enough for any number of goroutines.
 type Client struct {
-	lease   LeaseFunc
-	log     *slog.Logger
-	clock   func() time.Time
-	sources []*source
-	running atomic.Bool
+	lease, bank LeaseFunc
+	check       func(Grant) error // nil: CheckGrant, and no range twice
+	log         *slog.Logger
+	clock       func() time.Time
+	sources     []*source
+	fallback    *fallback
+	running     atomic.Bool
 }
 
 // NewClient makes a client without stock; Run gets it some.
 func NewClient(o Options) *Client {
-	c := &Client{lease: o.Lease, log: o.Log, clock: o.Clock}
+	c := &Client{lease: o.Lease, bank: o.Bank, check: o.Check, log: o.Log, clock: o.Clock, fallback: newFallback(o.Fallback)}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
@@ -95,11 +87,20 @@ func (c *Client) Next(kind string, slot routing.Slot) (ID, error) {
 	if slot < 0 || slot >= routing.Slots {
 		return 0, ErrSlot
 	}
-	seq, ok := s.take()
-	if !ok {
-		return 0, ErrExhausted
+	if seq, ok := s.take(); ok {
+		return Make(seq, slot, false), nil
 	}
-	return Make(seq, slot, false), nil
+	return c.last(s, slot)
+}
+
+// last is for a caller that found the kind's chain used up.
+func (c *Client) last(s *source, slot routing.Slot) (ID, error) {
+	if seq, ok := c.fallback.next(); ok {
+		s.fallbacks.Add(1)
+		return Make(seq, slot, true), nil
+	}
+	s.waits.Add(1)
+	return 0, ErrExhausted
 }
 
 // source looks a kind up. A handful of short strings: a loop beats a map.
@@ -112,8 +113,8 @@ func (c *Client) source(kind string) *source {
 	return nil
 }
 
-// Wait blocks until a first lease of the kind has arrived. For start-up only: a
-// request never waits for IDs.
+// Wait blocks until there is a first range of the kind, or of the fallback. For
+// start-up only: a request never waits for IDs.
 func (c *Client) Wait(ctx context.Context, kind string) error {
 	s := c.source(kind)
 	if s == nil {
@@ -121,6 +122,8 @@ func (c *Client) Wait(ctx context.Context, kind string) error {
 	}
 	select {
 	case <-s.ready:
+		return nil
+	case <-c.fallback.ready:
 		return nil
 	case <-ctx.Done():
 		return ErrExhausted.Because(fmt.Errorf("first lease of %q: %w", kind, context.Cause(ctx)))
@@ -133,17 +136,26 @@ func (c *Client) Run(ctx context.Context) error {
 	if !c.running.CompareAndSwap(false, true) {
 		return errors.New("id: the client runs already")
 	}
+	if c.fallback.err != nil {
+		c.log.Error("IDs have no fallback", "alarm", "ids.fallback", "error", c.fallback.err)
+	}
 	var wg sync.WaitGroup
 	for _, s := range c.sources {
-		wg.Go(func() { c.keep(ctx, s) })
+		wg.Go(func() { c.keep(ctx, s, c.refill) })
 	}
+	if !c.fallback.none() {
+		wg.Go(func() {
+			c.keep(ctx, c.fallback.source, func(ctx context.Context, _ *source) error { return c.fallback.refill(ctx, c) })
+		})
+	}
+	wg.Go(func() { c.watch(ctx) })
 	wg.Wait()
 	return nil
 }
 
 // keep is the only path by which a kind's segments arrive, so they arrive one
 // at a time and in order.
-func (c *Client) keep(ctx context.Context, s *source) {
+func (c *Client) keep(ctx context.Context, s *source, refill func(context.Context, *source) error) {
 	backoff := backoffMin
 	for ctx.Err() == nil {
 		if !s.due() {
@@ -153,7 +165,7 @@ func (c *Client) keep(ctx context.Context, s *source) {
 			}
 			continue
 		}
-		err := c.refill(ctx, s)
+		err := refill(ctx, s)
 		if err == nil {
 			backoff = backoffMin
 			continue
@@ -163,78 +175,105 @@ func (c *Client) keep(ctx context.Context, s *source) {
 		}
 		s.failures.Add(1)
 		c.log.Warn("no lease of IDs", "kind", s.kind, "stock", s.stock(), "retry_in", backoff, "error", err)
+		c.bridge(ctx, s)
 		// Jitter, so that a fleet doesn't come back in step.
 		timer := time.NewTimer(backoff/2 + rand.N(backoff/2))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		wake := s.wake
+		for waiting := true; waiting; {
+			select {
+			case <-wake: // used up meanwhile: once in each wait the bank is asked for it
+				wake = nil
+				c.bridge(ctx, s)
+			case <-timer.C:
+				waiting = false
+			case <-ctx.Done():
+				timer.Stop()
+				return
+			}
 		}
 		backoff = min(backoff*2, backoffMax)
 	}
 }
 
+// refill asks idgen.
 func (c *Client) refill(ctx context.Context, s *source) error {
 	size := s.step(time.Now())
-	floor := s.tail.hi
-	ctx, cancel := context.WithTimeout(ctx, leaseLimit)
-	defer cancel()
-	lo, hi, err := c.lease(ctx, s.kind, floor, size)
+	floor := max(s.top.Load(), s.bankHi)
+	lo, hi, err := c.grant(ctx, s, "idgen", c.lease, Grant{Floor: floor, Size: size})
 	if err != nil {
 		return err
 	}
-	if err := check(lo, hi, floor, size, c.clock()); err != nil {
-		s.dropped.Add(1)
-		c.log.Error("a grant of IDs was dropped", "alarm", "ids.grant", "kind", s.kind, "lo", lo, "hi", hi, "floor", floor, "size", size, "error", err)
-		return err
-	}
+	s.top.Store(hi)
 	s.append(lo, hi)
 	return nil
 }
 
-// check holds a grant against what was asked for and against the own clock, so
-// that one idgen gone wrong isn't believed.
-func check(lo, hi, floor, size int64, now time.Time) error {
-	skew := maxSkew.Milliseconds() * PerMilli
-	switch {
-	case lo < floor:
-		return fmt.Errorf("starts at %d, below %d: given before", lo, floor)
-	case lo < 1 || hi <= lo || hi > MaxSeq:
-		return fmt.Errorf("[%d, %d) is not a range of sequences", lo, hi)
-	case hi-lo > size:
-		return fmt.Errorf("%d long, %d were asked for", hi-lo, size)
-	case lo < SeqAt(now)-skew:
-		return fmt.Errorf("starts at %d, more than %v behind the own clock", lo, maxSkew)
-	case hi > SeqAt(now.Add(Budget))+skew:
-		return fmt.Errorf("ends at %d, more than %v ahead of the own clock", hi, maxSkew)
+// bridge takes from the cell's bank what will be needed until idgen is back.
+func (c *Client) bridge(ctx context.Context, s *source) {
+	if c.bank == nil || s == c.fallback.source || !s.low() {
+		return
 	}
-	return nil
+	s.measure(time.Now())
+	size := int64(min(max(s.perSecond()*bankFor.Seconds(), FirstLease), MaxLease))
+	lo, hi, err := c.grant(ctx, s, "bank", c.bank, Grant{Floor: s.bankHi, Size: size, Age: BankAge})
+	if err != nil {
+		c.log.Warn("no IDs out of the bank", "kind", s.kind, "stock", s.stock(), "error", err)
+		return
+	}
+	s.bankHi = hi
+	s.banked.Add(hi - lo)
+	s.append(lo, hi)
+	c.log.Warn("IDs out of the cell's bank", "kind", s.kind, "lo", lo, "hi", hi)
 }
 
-// Stat is how one kind stands.
-type Stat struct {
-	Kind     string
-	Stock    int64         // IDs at hand
-	Rate     float64       // IDs per second, as last measured; 0 = not yet known
-	Lasts    time.Duration // Stock at Rate; 0 = not known
-	Leases   int64         // taken into stock
-	Failures int64         // leases that failed, grants dropped included
-	Dropped  int64         // grants that were not believed
-	Waits    int64         // calls that found nothing
+// grant asks one source, and puts aside what can't be right.
+func (c *Client) grant(ctx context.Context, s *source, from string, ask LeaseFunc, g Grant) (lo, hi int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, leaseLimit)
+	defer cancel()
+	lo, hi, err = ask(ctx, s.kind, g.Floor, g.Size)
+	if err != nil {
+		return 0, 0, err
+	}
+	g.Lo, g.Hi, g.Now = lo, hi, c.clock()
+	if c.check != nil {
+		err = c.check(g)
+	} else if err = CheckGrant(g); err == nil {
+		err = s.had.overlap(lo, hi)
+	}
+	if err != nil {
+		c.putAside(s, from, lo, hi, err)
+		return 0, 0, err
+	}
+	s.had.add(lo, hi)
+	return lo, hi, nil
 }
 
-// Stats reports each kind, in the order they were bound.
-func (c *Client) Stats() []Stat {
-	out := make([]Stat, 0, len(c.sources))
-	for _, s := range c.sources {
-		st := Stat{
-			Kind: s.kind, Stock: s.stock(), Rate: math.Float64frombits(s.rate.Load()),
-			Leases: s.leases.Load(), Failures: s.failures.Load(), Dropped: s.dropped.Load(), Waits: s.waits.Load(),
+func (c *Client) putAside(s *source, from string, lo, hi int64, why error) {
+	s.quarantine.put(Quarantined{Source: from, Lo: lo, Hi: hi, Why: why.Error(), At: c.clock()})
+	c.log.Error("a grant of IDs was put aside", "alarm", "ids.grant", "source", from, "kind", s.kind, "lo", lo, "hi", hi, "error", why)
+}
+
+// watch raises the alarms that Next has no time for: callers that got nothing,
+// and IDs out of the fallback.
+func (c *Client) watch(ctx context.Context) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	waits, fallbacks := make([]int64, len(c.sources)), make([]int64, len(c.sources))
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
 		}
-		if st.Rate > 0 {
-			st.Lasts = time.Duration(min(float64(st.Stock)/st.Rate, (365*24*time.Hour).Seconds()) * float64(time.Second))
+		for i, s := range c.sources {
+			if n := s.waits.Load(); n > waits[i] {
+				c.log.Error("callers found no ID", "alarm", "ids.empty", "kind", s.kind, "callers", n-waits[i])
+				waits[i] = n
+			}
+			if n := s.fallbacks.Load(); n > fallbacks[i] {
+				c.log.Error("IDs out of the fallback", "alarm", "ids.fallback", "kind", s.kind, "ids", n-fallbacks[i])
+				fallbacks[i] = n
+			}
 		}
-		out = append(out, st)
 	}
-	return out
 }

@@ -169,13 +169,13 @@ func TestScenario_I07_OneFlightInOrderStepAdapts(t *testing.T) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		st := c.Stats()[0]
-		if l.maxFly != 1 || st.Waits != 0 || st.Leases != int64(len(l.asked)) {
+		if l.maxFly != 1 || st.Waits != 0 || st.Ranges != int64(len(l.asked)) {
 			t.Errorf("%d in flight, stats %+v", l.maxFly, st)
 		}
 		if want := []int64{FirstLease, MaxLease, MaxLease, MaxLease}; !slices.Equal(l.asked, want) {
 			t.Errorf("asked for %v, want %v", l.asked, want)
 		}
-		if st.Rate < 75_000 || st.Rate > 85_000 || st.Lasts < 5*time.Second {
+		if st.Rate < 75_000 || st.Rate > 85_000 || st.StockS == nil || *st.StockS < 5 {
 			t.Errorf("stats %+v, want about 80,000 a second", st)
 		}
 	})
@@ -213,7 +213,7 @@ func TestLeasesCutShort(t *testing.T) {
 				t.Fatal(err)
 			}
 			synctest.Wait()
-			if st := c.Stats()[0]; st.Stock != 1 || st.Leases != int64(n+2) {
+			if st := c.Stats()[0]; st.Stock != 1 || st.Ranges != int64(n+2) {
 				t.Fatalf("after %d: %+v, want one in stock", n+1, st)
 			}
 		}
@@ -263,7 +263,7 @@ func TestLeaseTimesOut(t *testing.T) {
 		l.latency = 0
 		l.mu.Unlock()
 		<-time.After(backoffMin)
-		if st := c.Stats()[0]; st.Failures != 1 || st.Leases != 1 {
+		if st := c.Stats()[0]; st.Failures != 1 || st.Ranges != 1 {
 			t.Errorf("%+v, want one failure, one lease", st)
 		}
 	})
@@ -294,7 +294,7 @@ func TestGrantsAreChecked(t *testing.T) {
 		{"an hour behind", at - day/24, at - day/24 + 1, 0, 1000, true},
 		{"a day behind", at - day - 1, at - day, 0, 1000, false},
 	} {
-		if err := check(tc.lo, tc.hi, tc.floor, tc.size, now); (err == nil) != tc.ok {
+		if err := CheckGrant(Grant{Lo: tc.lo, Hi: tc.hi, Floor: tc.floor, Size: tc.size, Now: now}); (err == nil) != tc.ok {
 			t.Errorf("%s: %v, want ok = %v", tc.name, err, tc.ok)
 		}
 	}

@@ -35,15 +35,22 @@ type source struct {
 	wake chan struct{} // capacity 1: half used, or nothing left
 	_    [64]byte      // what callers only read stays off the counters' line
 
-	ready chan struct{} // closed with the first lease
+	ready chan struct{} // closed with the first range
 
-	rate                             atomic.Uint64 // float64 bits
-	leases, failures, dropped, waits atomic.Int64
+	rate              atomic.Uint64 // float64 bits
+	leased            atomic.Int64  // IDs taken into stock
+	top               atomic.Int64  // the end of the highest lease of idgen's
+	ranges, failures  atomic.Int64
+	banked, fallbacks atomic.Int64 // IDs that came out of the bank, calls that the fallback served
+	waits             atomic.Int64
+	quarantine        quarantine
 
 	tail     *segment // the last of the chain
 	before   int64    // sizes of all segments before tail
 	measured time.Time
 	usedThen int64
+	had      spans
+	bankHi   int64 // the end of the last range out of the bank
 }
 
 func newSource(kind string) *source {
@@ -68,7 +75,6 @@ func (s *source) take() (int64, bool) {
 		}
 		next := seg.link.Load()
 		if next == nil {
-			s.waits.Add(1)
 			s.signal()
 			return 0, false
 		}
@@ -88,32 +94,45 @@ func (s *source) signal() {
 // due says whether the last segment is at least half used.
 func (s *source) due() bool { return s.tail.next.Load() >= s.tail.half }
 
-// step is how much to lease: 30 minutes at the rate since the last time it was
-// asked. One quiet hour halves the rate at most, so the morning doesn't start
-// with a step that is too small.
-func (s *source) step(now time.Time) int64 {
+// measure takes the rate since the last time it was asked. One quiet hour halves
+// the rate at most, so the morning doesn't start with a step that is too small.
+func (s *source) measure(now time.Time) {
 	used := s.before + s.tail.used()
 	if s.measured.IsZero() {
 		s.measured, s.usedThen = now, used
-		return FirstLease
+		return
 	}
 	if elapsed := now.Sub(s.measured); used > s.usedThen {
 		rate := float64(used-s.usedThen) / max(elapsed, time.Millisecond).Seconds()
-		rate = max(rate, math.Float64frombits(s.rate.Load())/2)
-		s.rate.Store(math.Float64bits(rate))
+		s.rate.Store(math.Float64bits(max(rate, s.perSecond()/2)))
 		s.measured, s.usedThen = now, used
 	}
-	rate := math.Float64frombits(s.rate.Load())
-	return int64(min(max(rate*stockFor.Seconds(), FirstLease), MaxLease))
 }
 
-// append puts a lease at the end of the chain.
+// perSecond is the rate as last measured, 0 = not yet.
+func (s *source) perSecond() float64 { return math.Float64frombits(s.rate.Load()) }
+
+// step is how much to lease: 30 minutes at the rate.
+func (s *source) step(now time.Time) int64 {
+	s.measure(now)
+	return int64(min(max(s.perSecond()*stockFor.Seconds(), FirstLease), MaxLease))
+}
+
+// low says that the stock won't last long: time to take from the bank when
+// idgen gave nothing.
+func (s *source) low() bool {
+	stock := s.stock()
+	return stock < FirstLease/2 || float64(stock) < s.perSecond()*bankBelow.Seconds()
+}
+
+// append puts a range at the end of the chain.
 func (s *source) append(lo, hi int64) {
 	seg := newSegment(lo, hi)
 	s.before += s.tail.hi - s.tail.lo
+	s.leased.Add(hi - lo)
 	s.tail.link.Store(seg)
 	s.tail = seg
-	if s.leases.Add(1) == 1 {
+	if s.ranges.Add(1) == 1 {
 		close(s.ready)
 	}
 }
