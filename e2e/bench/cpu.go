@@ -99,13 +99,28 @@ func backends(postmaster int, database string, out spent) error {
 		if err != nil {
 			continue // it has just ended
 		}
-		// postgres: ROLE DATABASE HOST(PORT) STATE
-		f := strings.Fields(string(bytes.ReplaceAll(title, []byte{0}, []byte{' '})))
-		if len(f) >= 4 && f[0] == "postgres:" && f[1] != "postgres" && f[2] == database {
-			out["postgres "+f[1]] += st.own
+		if part := backend(strings.Fields(string(bytes.ReplaceAll(title, []byte{0}, []byte{' '}))), database); part != "" {
+			out[part] += st.own
 		}
 	}
 	return nil
+}
+
+// backend names the part of a process of Postgres by its title, "" for one that
+// doesn't count: "postgres: ROLE DATABASE HOST(PORT) STATE", with the word walsender
+// before the role for one that reads the WAL for search.
+func backend(title []string, database string) string {
+	if len(title) < 4 || title[0] != "postgres:" {
+		return ""
+	}
+	part, db := title[1], title[2]
+	if part == "walsender" {
+		db = title[3]
+	}
+	if part == "postgres" || db != database {
+		return ""
+	}
+	return "postgres " + part
 }
 
 // stat is what is of use of /proc/PID/stat, times in seconds.

@@ -4,10 +4,10 @@
 //
 //	route-lookup          ID to cell by the route table | by a ring of 500 virtual nodes a cell
 //	order-placement       CPU of a paid order           | pgbench running the same statements
-//	commit-to-searchable  from the answer to the hit
+//	commit-to-searchable  from the answer to the hit    | a row seen by logical replication
 //
-// order-placement starts a demo of its own (deploy/local, two cells) in a folder
-// of its own, and ends it whatever happens.
+// The last two start a demo of their own (deploy/local, two cells) in a folder of
+// its own, and end it whatever happens.
 //
 //	what                                  then
 //	unknown name, bad flag                one line, exit code 2

@@ -101,6 +101,13 @@ func defines(script string) (flags []string) {
 	return flags
 }
 
+// measure is a round: CPU-milliseconds per order of pgbench and of its backends.
+func (b *baseline) measure(ctx context.Context, client, server *[]float64) error {
+	c, s, err := b.run(ctx, baseOrders)
+	*client, *server = append(*client, c*1000/baseOrders), append(*server, s*1000/baseOrders)
+	return err
+}
+
 // run places so many orders and gives the CPU-seconds of pgbench and of the
 // backends of its database.
 func (b *baseline) run(ctx context.Context, orders int) (client, server float64, err error) {

@@ -6,12 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"math/rand/v2"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,7 +14,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"example.com/cellmart/deploy/local"
-	"example.com/cellmart/platform/cellkit"
 	"example.com/cellmart/platform/cellkit/id"
 )
 
@@ -31,69 +25,22 @@ const (
 	baseOrders = 480 // of pgbench: its connections are new each time, and that must not count
 )
 
-// orderPlacement starts a demo, has orders placed through its gateway and by
-// pgbench in turn, and ends it.
-func orderPlacement(ctx context.Context, log io.Writer) (_ []row, err error) {
-	root, err := os.MkdirTemp("", "cellmart-bench-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(root)                      //nolint:errcheck // what is left is in the system's folder for that
-	if err := os.Chmod(root, 0o755); err != nil { // Postgres runs as another user
-		return nil, err
-	}
-	binary := filepath.Join(root, "bin", "cellmart")
-	build := exec.CommandContext(ctx, "go", "build", "-o", binary, "example.com/cellmart/cmd/cellmart")
-	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build: %w: %s", err, out)
-	}
-	defer func() {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
-		if down := local.Down(end, root); down != nil && !errors.Is(down, local.ErrNoDemo) {
-			err = errors.Join(err, down)
+// orderPlacement has orders placed through a demo's gateway and by pgbench in turn.
+func orderPlacement(ctx context.Context, log io.Writer) ([]row, error) {
+	return withDemo(ctx, log, func(d demo) ([]row, error) {
+		m := &market{state: d.state, http: &http.Client{Timeout: 15 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: buyers}}}
+		defer m.http.CloseIdleConnections()
+		if err := m.open(ctx); err != nil {
+			return nil, fmt.Errorf("open the market: %w", err)
 		}
-	}()
-	state, err := up(ctx, root, log)
-	if err != nil {
-		return nil, err
-	}
-	m := &market{state: state, http: &http.Client{Timeout: 15 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: buyers}}}
-	defer m.http.CloseIdleConnections()
-	if err := m.open(ctx); err != nil {
-		return nil, fmt.Errorf("open the market: %w", err)
-	}
-	defer m.close()
-	b, err := openBaseline(ctx, state, binary, root)
-	if err != nil {
-		return nil, err
-	}
-	defer b.super.Close(context.WithoutCancel(ctx))
-	return m.measure(ctx, b, log)
-}
-
-// up takes CELLMART_PORT_BASE, or looks for a free range of ports a few times.
-func up(ctx context.Context, root string, log io.Writer) (*local.State, error) {
-	fixed, err := 0, error(nil)
-	if v := os.Getenv("CELLMART_PORT_BASE"); v != "" {
-		if fixed, err = strconv.Atoi(v); err != nil {
-			return nil, cellkit.Usage{Err: fmt.Errorf("CELLMART_PORT_BASE is %q, not a port", v)}
+		defer m.close()
+		b, err := openBaseline(ctx, d.state, d.binary, d.root)
+		if err != nil {
+			return nil, err
 		}
-	}
-	for try := 0; ; try++ {
-		base := fixed
-		if fixed == 0 {
-			base = 21000 + 500*rand.IntN(20)
-		}
-		s, err := local.Up(ctx, local.Options{Root: root, Cells: 2, PortBase: base, Log: func(f string, a ...any) {
-			fmt.Fprintf(log, "bench: demo: "+f+"\n", a...)
-		}})
-		var busy cellkit.Usage
-		if errors.As(err, &busy) && fixed == 0 && try < 5 && strings.Contains(err.Error(), "is taken") {
-			continue
-		}
-		return s, err
-	}
+		defer b.super.Close(context.WithoutCancel(ctx))
+		return m.measure(ctx, b, log)
+	})
 }
 
 // market is the demo with people in it: buyers in c1, sellers in c1 and c2.
@@ -103,11 +50,13 @@ type market struct {
 	http   *http.Client
 	buyers []*person
 	skus   map[string][]id.ID // by the sellers' cell
+	seller map[id.ID]*person  // of each SKU
+	search bool               // changes are captured and search runs: it counts too
 	dbs    []*pgx.Conn        // of the cells, as superuser, for counts
 }
 
 func (m *market) open(ctx context.Context) error {
-	m.skus = map[string][]id.ID{}
+	m.skus, m.seller = map[string][]id.ID{}, map[id.ID]*person{}
 	for i := range buyers {
 		p, err := register(ctx, m.http, m.state.Cells[0].Gateway, fmt.Sprintf("+861380000%04d", i))
 		if err != nil {
@@ -122,11 +71,12 @@ func (m *market) open(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			sku, err := seller.sell(ctx, fmt.Sprintf("Shop %d of %s", i, c.Name))
+			_, sku, err := seller.sell(ctx, fmt.Sprintf("Shop %d of %s", i, c.Name))
 			if err != nil {
 				return err
 			}
 			m.skus[c.Name] = append(m.skus[c.Name], sku)
+			m.seller[sku] = seller
 		}
 	}
 	for _, c := range m.state.Cells {
@@ -146,19 +96,26 @@ func (m *market) close() {
 }
 
 // place has n orders placed, each buyer one after the other, from sellers of a
-// cell, and returns when all are paid and no message is left anywhere.
+// cell, and returns when all are paid and no message is left anywhere; with search
+// on, also when the last ones are found.
 func (m *market) place(ctx context.Context, cell string, n int) error {
 	group, inner := errgroup.WithContext(ctx)
+	list := m.skus[cell]
+	last := make([]string, len(m.buyers))
+	sku := func(i, k int) id.ID { return list[(i+k)%len(list)] }
+	each := n / len(m.buyers)
 	for i, b := range m.buyers {
-		group.Go(func() error {
-			for k := range n / len(m.buyers) {
-				list := m.skus[cell]
-				sku := list[(i+k)%len(list)]
-				if k == 0 { // the first may come before the product's copy
-					if err := eventually(inner, func() error { return b.buy(inner, sku) }); err != nil {
-						return err
-					}
-				} else if err := b.buy(inner, sku); err != nil {
+		group.Go(func() (err error) {
+			buy := func(k int) error {
+				last[i], err = b.buy(inner, sku(i, k))
+				return err
+			}
+			// the first may come before the product's copy
+			if err := eventually(inner, func() error { return buy(0) }); err != nil {
+				return err
+			}
+			for k := 1; k < each; k++ {
+				if err := buy(k); err != nil {
 					return err
 				}
 			}
@@ -168,7 +125,72 @@ func (m *market) place(ctx context.Context, cell string, n int) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	return eventually(ctx, func() error { return m.rest(ctx) })
+	if err := eventually(ctx, func() error { return m.rest(ctx) }); err != nil || !m.search {
+		return err
+	}
+	for i, number := range last {
+		if err := eventually(ctx, func() error { return m.seller[sku(i, each-1)].finds(ctx, number) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// switchSearch has the cells' changes captured and search run, or neither.
+func (m *market) switchSearch(ctx context.Context, on bool) error {
+	var all []error
+	for _, c := range m.state.Cells {
+		if on {
+			all = append(all, m.state.Restart(ctx, c.Name+"/agent"))
+		} else {
+			all = append(all, m.state.RestartWith(ctx, c.Name+"/agent", map[string]string{"AGENT_CDC_DSN": "off"}))
+		}
+	}
+	if on {
+		all = append(all, m.state.Restart(ctx, "global/search"))
+	} else {
+		all = append(all, m.state.Stop(ctx, "global/search", false))
+	}
+	m.search = on
+	return errors.Join(all...)
+}
+
+// captured waits until all of the WAL so far was told: pgbench's writes are read
+// there as well, and must not count as ours.
+func (m *market) captured(ctx context.Context) error {
+	for _, db := range m.dbs {
+		var until string
+		if err := db.QueryRow(ctx, "SELECT pg_current_wal_lsn()::text").Scan(&until); err != nil {
+			return err
+		}
+		err := eventually(ctx, func() error {
+			var slots, behind int
+			err := db.QueryRow(ctx, "SELECT count(*), count(*) FILTER (WHERE confirmed_flush_lsn < $1::pg_lsn) FROM pg_replication_slots", until).Scan(&slots, &behind)
+			if err == nil && (slots == 0 || behind > 0) {
+				err = fmt.Errorf("%d of %d slots are behind", behind, slots)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cpu is what a round costs: the cells', and search's where it runs.
+func (m *market) cpu(cells ...string) (spent, error) {
+	out, err := cellCPU(m.state, "cellmart", cells...)
+	if err != nil || !m.search {
+		return out, err
+	}
+	p, err := m.state.Process("global/search")
+	if err != nil {
+		return nil, err
+	}
+	st, err := readStat(p.PID)
+	out["search"] = st.own
+	return out, err
 }
 
 func (m *market) rest(ctx context.Context) error {
@@ -194,7 +216,7 @@ func (m *market) watchIdle(ctx context.Context) error {
 	var before [2]spent
 	var err error
 	for i := range names {
-		if before[i], err = cellCPU(m.state, "cellmart", names[:i+1]...); err != nil {
+		if before[i], err = m.cpu(names[:i+1]...); err != nil {
 			return err
 		}
 	}
@@ -202,7 +224,7 @@ func (m *market) watchIdle(ctx context.Context) error {
 		return err
 	}
 	for i := range names {
-		after, err := cellCPU(m.state, "cellmart", names[:i+1]...)
+		after, err := m.cpu(names[:i+1]...)
 		if err != nil {
 			return err
 		}
@@ -217,12 +239,17 @@ func (m *market) watchIdle(ctx context.Context) error {
 // figures collects CPU-milliseconds per order, by round.
 type figures struct {
 	idle           float64 // CPU-seconds per second of c1
-	search         string  // whether it runs
 	near, far      []spent // same cell; buyer in c1, seller in c2
 	client, server []float64
+	// The same cell once more, with changes captured and search on.
+	searched                 []spent
+	searchClient, searchBase []float64
 }
 
 func (m *market) measure(ctx context.Context, b *baseline, log io.Writer) ([]row, error) {
+	if err := m.switchSearch(ctx, false); err != nil {
+		return nil, err
+	}
 	// Warm up: connections, prepared statements, IDs, caches.
 	if err := errors.Join(m.place(ctx, "c1", 10*buyers), m.place(ctx, "c2", 10*buyers)); err != nil {
 		return nil, err
@@ -233,22 +260,11 @@ func (m *market) measure(ctx context.Context, b *baseline, log io.Writer) ([]row
 	if err := m.watchIdle(ctx); err != nil {
 		return nil, err
 	}
-	f := figures{idle: m.idle[1].sum(), search: "no changes are captured, no search runs"}
-	missing := "there is no capture of changes and no search yet, so nothing to switch on"
-	for _, p := range m.state.Processes {
-		if strings.HasSuffix(p.Name, "/search") {
-			f.search = "changes are captured and search runs"
-			missing = "the lines above are with it; it can't be switched off here yet"
-		}
-	}
+	f := figures{idle: m.idle[1].sum()}
 	var reason string
 	for i := range rounds {
 		start := time.Now()
-		baseWrites, err := during(ctx, []*pgx.Conn{b.super}, baseOrders, func() error {
-			client, server, err := b.run(ctx, baseOrders)
-			f.client, f.server = append(f.client, client*1000/baseOrders), append(f.server, server*1000/baseOrders)
-			return err
-		})
+		baseWrites, err := during(ctx, []*pgx.Conn{b.super}, baseOrders, func() error { return b.measure(ctx, &f.client, &f.server) })
 		if err != nil {
 			return nil, err
 		}
@@ -265,19 +281,51 @@ func (m *market) measure(ctx context.Context, b *baseline, log io.Writer) ([]row
 		fmt.Fprintf(log, "bench: round %d of %d in %s: pgbench %.2f, cell %.2f, cells %.2f CPU-ms/order\n", i+1, rounds,
 			time.Since(start).Round(100*time.Millisecond), f.client[i]+f.server[i], f.near[i].sum(wide...), f.far[i].sum(wide...))
 	}
-	return append(f.rows(reason), row{Name: "order-placement/search", Unit: "CPU-ms/order", Goal: shown, Reason: missing}), nil
+	if reason == "" {
+		if err := m.measureSearched(ctx, b, &f, log); err != nil {
+			return nil, err
+		}
+	}
+	return f.rows(reason), nil
+}
+
+// measureSearched measures the same with changes captured and search on.
+func (m *market) measureSearched(ctx context.Context, b *baseline, f *figures, log io.Writer) error {
+	if err := m.switchSearch(ctx, true); err != nil {
+		return err
+	}
+	if err := m.place(ctx, "c1", 10*buyers); err != nil { // warm up, and catch up
+		return err
+	}
+	if err := errors.Join(m.captured(ctx), m.watchIdle(ctx)); err != nil {
+		return err
+	}
+	for i := range rounds {
+		if err := b.measure(ctx, &f.searchClient, &f.searchBase); err != nil {
+			return err
+		}
+		if err := m.captured(ctx); err != nil {
+			return err
+		}
+		if err := m.round(ctx, "c1", &f.searched, "c1"); err != nil {
+			return err
+		}
+		fmt.Fprintf(log, "bench: round %d of %d with search: pgbench %.2f, cell and search %.2f CPU-ms/order\n", i+1, rounds,
+			f.searchClient[i]+f.searchBase[i], f.searched[i].sum(wide...))
+	}
+	return nil
 }
 
 func (m *market) round(ctx context.Context, sellers string, to *[]spent, cells ...string) error {
 	start := time.Now()
-	before, err := cellCPU(m.state, "cellmart", cells...)
+	before, err := m.cpu(cells...)
 	if err != nil {
 		return err
 	}
 	if err := m.place(ctx, sellers, orders); err != nil {
 		return err
 	}
-	after, err := cellCPU(m.state, "cellmart", cells...)
+	after, err := m.cpu(cells...)
 	if err != nil {
 		return err
 	}
@@ -296,20 +344,14 @@ var (
 )
 
 func (f figures) rows(reason string) []row {
-	base := make([]float64, len(f.client))
-	for i := range base {
-		base[i] = f.client[i] + f.server[i]
-	}
-	what := fmt.Sprintf("; pgbench %.2f + its backends %.2f, the same statements on the same server (order.sql); median of %d rounds of %d orders "+
-		"(pgbench: %d), %d buyers at once; what a cell uses at rest (here %.0f CPU-ms/s) is taken off; %s",
-		median(f.client), median(f.server), len(base), orders, baseOrders, buyers, f.idle*1000, f.search)
-	line := func(name, text string, all []spent, patterns []string) row {
-		var ours []float64
-		for _, s := range all {
-			ours = append(ours, s.sum(patterns...))
-		}
+	line := func(name, text string, all []spent, patterns []string, client, server []float64) row {
+		what := fmt.Sprintf("; pgbench %.2f + its backends %.2f, the same statements on the same server (order.sql); median of %d rounds of %d orders "+
+			"(pgbench: %d), %d buyers at once; what a cell uses at rest (here %.0f CPU-ms/s) is taken off",
+			median(client), median(server), len(client), orders, baseOrders, buyers, f.idle*1000)
+		var ours, base []float64
 		lo, hi := math.Inf(1), math.Inf(-1)
-		for i := range ours {
+		for i, s := range all {
+			ours, base = append(ours, s.sum(patterns...)), append(base, client[i]+server[i])
 			lo, hi = min(lo, ours[i]/base[i]), max(hi, ours[i]/base[i])
 		}
 		r := compare(name, "CPU-ms/order", median(ours), median(base), shown, nil,
@@ -319,12 +361,18 @@ func (f figures) rows(reason string) []row {
 		}
 		return r
 	}
-	return []row{
-		line("order-placement", "buyer and seller in one cell; gateway, order service and the services' Postgres backends", f.near, narrow),
-		line("order-placement/cell", "the same orders; every process of the cell, all backends", f.near, wide),
-		line("order-placement/cross-cell", "buyer in c1, seller in c2; gateway, order service and the services' backends of both", f.far, narrow),
-		line("order-placement/cross-cell/cells", "the same orders; every process of both cells, all backends", f.far, wide),
+	const off = "; no changes are captured, no search runs"
+	out := []row{
+		line("order-placement", "buyer and seller in one cell; gateway, order service and the services' Postgres backends"+off, f.near, narrow, f.client, f.server),
+		line("order-placement/cell", "the same orders; every process of the cell, all backends"+off, f.near, wide, f.client, f.server),
+		line("order-placement/cross-cell", "buyer in c1, seller in c2; gateway, order service and the services' backends of both"+off, f.far, narrow, f.client, f.server),
+		line("order-placement/cross-cell/cells", "the same orders; every process of both cells, all backends"+off, f.far, wide, f.client, f.server),
 	}
+	if reason != "" {
+		return append(out, row{Name: "order-placement/search", Unit: "CPU-ms/order", Goal: shown, Reason: reason})
+	}
+	return append(out, line("order-placement/search", "as order-placement/cell, with changes captured and search on, until the last order is found; "+
+		"every process of the cell, all backends, and search", f.searched, wide, f.searchClient, f.searchBase))
 }
 
 // parts lists the medians of what is in a figure.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"example.com/cellmart/services/catalog/catalogapi"
 	"example.com/cellmart/services/inventory/inventoryapi"
 	"example.com/cellmart/services/order/orderapi"
+	"example.com/cellmart/services/search/searchapi"
 	"example.com/cellmart/services/user/userapi"
 )
 
@@ -29,9 +31,12 @@ type person struct {
 
 // send is one request of the public API; an answer from 300 up is an error.
 func (p *person) send(ctx context.Context, method, path string, in, out any) error {
-	body, err := json.Marshal(in)
-	if err != nil {
-		return err
+	var body []byte
+	if in != nil {
+		var err error
+		if body, err = json.Marshal(in); err != nil {
+			return err
+		}
 	}
 	req, err := http.NewRequestWithContext(ctx, method, p.gateway+"/api/v1"+path, bytes.NewReader(body))
 	if err != nil {
@@ -78,21 +83,21 @@ func register(ctx context.Context, client *http.Client, gateway, phone string) (
 }
 
 // sell opens a shop with one product and plenty of it.
-func (p *person) sell(ctx context.Context, name string) (id.ID, error) {
+func (p *person) sell(ctx context.Context, name string) (product, sku id.ID, err error) {
 	var s userapi.Session
 	if err := p.send(ctx, "POST", "/seller", userapi.SellerRequest{ShopName: name}, &s); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	p.token = s.Token // the answer's token says seller
 	var made catalogapi.Product
-	err := p.send(ctx, "POST", "/products", catalogapi.NewProduct{
+	err = p.send(ctx, "POST", "/products", catalogapi.NewProduct{
 		Title: "Teapot of " + name, Description: "for one", Category: "home", SKUs: []catalogapi.NewVariant{{Title: "red", Price: 5350, Currency: "CNY"}},
 	}, &made)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	sku := made.SKUs[0].ID
-	return sku, eventually(ctx, func() error { // the cell's copy of the catalog follows
+	sku = made.SKUs[0].ID
+	return made.ID, sku, eventually(ctx, func() error { // the cell's copy of the catalog follows
 		return p.send(ctx, "PUT", "/seller/stock/"+sku.String(), inventoryapi.Add{Add: 100_000}, nil)
 	})
 }
@@ -101,8 +106,25 @@ func (p *person) deposit(ctx context.Context) error {
 	return p.send(ctx, "POST", "/wallet/deposits", userapi.DepositRequest{Amount: 1_000_000_000, Currency: "CNY"}, nil)
 }
 
-func (p *person) buy(ctx context.Context, sku id.ID) error {
-	return p.send(ctx, "POST", "/orders", orderapi.Place{Items: []orderapi.Item{{SKU: sku, Quantity: 1}}}, nil)
+// buy gives the order's number.
+func (p *person) buy(ctx context.Context, sku id.ID) (string, error) {
+	var placed orderapi.Summary
+	err := p.send(ctx, "POST", "/orders", orderapi.Place{Items: []orderapi.Item{{SKU: sku, Quantity: 1}}}, &placed)
+	return placed.Number, err
+}
+
+var errNotFound = errors.New("it isn't found yet")
+
+// finds looks once for an order among those of one's shop.
+func (p *person) finds(ctx context.Context, number string) error {
+	var list searchapi.Orders
+	if err := p.send(ctx, "GET", "/seller/orders/search?q="+number, nil, &list); err != nil {
+		return err
+	}
+	if len(list.Items) != 1 || list.Items[0].Number != number {
+		return errNotFound
+	}
+	return nil
 }
 
 // eventually repeats f until it has no error, for at most 20 s.

@@ -61,7 +61,7 @@ func loadConfig(getenv func(string) string) (Config, *env.Reader) {
 	if c.Zone != Global {
 		c.DSN = r.Secret("PG_DSN", "the cell's database, as cellmart_agent (not in the global zone)").Reveal()
 	}
-	c.CDCDSN = r.OptionalSecret("CDC_DSN", "database whose changes are told, as cellmart_agent; default PG_DSN (global zone: the catalog's; empty = none)").Reveal()
+	c.CDCDSN = r.OptionalSecret("CDC_DSN", "database whose changes are told, as cellmart_agent; default PG_DSN (global zone: the catalog's; empty = none); off = none are told, and search doesn't hear of them").Reveal()
 	if c.CDCDSN == "" {
 		c.CDCDSN = c.DSN
 	}
@@ -194,7 +194,7 @@ func sources(c Config) (source, map[string]source) {
 
 // tellChanges runs the relay of what the zone's database commits, for search.
 func tellChanges(ctx context.Context, group *errgroup.Group, c Config, log *slog.Logger, metrics *obs.Metrics) error {
-	if c.CDCDSN == "" {
+	if c.CDCDSN == "" || c.CDCDSN == "off" {
 		return nil
 	}
 	tables := searchapi.CellTables()
