@@ -96,8 +96,9 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	defer inner.Close()
 
 	var tables routing.Holder
-	follower := route.Open(c.route, &tables)
 	metrics := obs.New(c.cell, "gateway")
+	c.route.Metrics = metrics
+	follower := route.Open(c.route, &tables)
 	home, err := newPage(c.cell, c.demoFile)
 	if err != nil {
 		return err

@@ -75,7 +75,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	defer pool.Close()
 
 	holder := &routing.Holder{}
-	c.Route.Log = log
+	c.Route.Log, c.Route.Metrics = log, metrics
 	follower := route.Open(c.Route, holder)
 	s := &Service{store: store{pool}, ttl: c.HoldTTL, newWait: time.Second, log: log}
 	if c.CatalogURL != "" {

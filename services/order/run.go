@@ -92,7 +92,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 
 	// the table, and which cells can be reached
 	holder := &routing.Holder{}
-	c.Route.Log = log
+	c.Route.Log, c.Route.Metrics = log, metrics
 	follower := route.Open(c.Route, holder)
 
 	// IDs

@@ -88,7 +88,8 @@ func Run(ctx context.Context, p cellkit.Process) error {
 
 	// the table, for which cells there are
 	var table routing.Holder
-	cfg.Route.Log = p.Log
+	metrics := obs.New(cfg.Zone, "search")
+	cfg.Route.Log, cfg.Route.Metrics = p.Log, metrics
 	follower := route.Open(cfg.Route, &table)
 	s := &sources{
 		index: x, table: &table, dialer: link.Dialer{Addr: cfg.LinkAddr}, own: cfg.Zone, natsURL: cfg.NATSURL, log: p.Log,
@@ -96,7 +97,6 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	}
 
 	// the ways to ask it
-	metrics := obs.New(cfg.Zone, "search")
 	e := web.New(web.Options{Service: "search", Cell: cfg.Zone, Log: p.Log, Metrics: metrics, Timeout: 3 * time.Second})
 	newServer(x, s, []byte(cfg.CursorKey.Reveal())).mount(e)
 	group, ctx := errgroup.WithContext(ctx)

@@ -93,7 +93,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	metrics := obs.New(cfg.Cell, name)
 	dialer := link.Dialer{Addr: cfg.LinkAddr}
 	holder := &routing.Holder{}
-	cfg.Route.Log = p.Log
+	cfg.Route.Log, cfg.Route.Metrics = p.Log, metrics
 	follower := route.Open(cfg.Route, holder)
 	lease := idgenapi.NewClient("http://idgen", &http.Client{
 		Transport: &http.Transport{DialContext: dialer.DialContext(routing.Global, "idgen")}, Timeout: 2 * time.Second})

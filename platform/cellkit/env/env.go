@@ -154,6 +154,13 @@ func (r *Reader) List(name, def, doc string) []string {
 	return out
 }
 
+// Service is the name of the service that is read for.
+func (r *Reader) Service() string { return strings.ReplaceAll(strings.ToLower(r.prefix), "_", "-") }
+
+// Look gives the value of a variable that another part of the service reads and
+// lists.
+func (r *Reader) Look(name string) string { return r.first(name) }
+
 // Fail adds a mistake that the caller found in a value.
 func (r *Reader) Fail(name, why string) { r.fail(name, why) }
 

@@ -2,9 +2,7 @@ package route
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -18,16 +16,16 @@ import (
 const (
 	maxBody   = 8 << 20                // a table of 1,023 cells with every slot its own run is 0.5 MB
 	pollLimit = 2 * time.Second        // for one question to the agent, which is local
-	eager     = 500 * time.Millisecond // between polls while there is no real table
+	eager     = 500 * time.Millisecond // between checks while there is no real table
 )
 
 // Status says where the held table comes from and when it was last known to be
 // the newest.
 type Status struct {
 	Version int64
-	Source  string        // spread, snapshot, agent or push
-	Checked bool          // whether the agent was ever reached
-	Age     time.Duration // since the agent last answered, if Checked
+	Source  string        // spread, snapshot, redis, agent or push
+	Checked bool          // whether it was ever found to be the newest
+	Age     time.Duration // since then, if Checked
 }
 
 // Follower keeps a holder new. Make one with Open.
@@ -36,7 +34,11 @@ type Follower struct {
 	holder *routing.Holder
 	links  Links
 	client *http.Client
-	poll   chan struct{} // asks for a poll now
+	cache  *Cache
+	stats  *stats
+	poll   chan struct{} // asks for a check now
+	say    chan struct{} // asks for an ack now
+	asked  time.Time     // when the agent last answered; of checkLoop alone
 
 	mu      sync.Mutex
 	source  string
@@ -44,8 +46,10 @@ type Follower struct {
 	told    map[string]string // last logged trouble by part, so that it's logged once
 }
 
-// Open fills the holder from the newest sound snapshot, or with the table of
-// last resort, and never fails: a process must start with everything else down.
+// Open fills the holder from the newest sound snapshot and Redis, or with the
+// table of last resort, and never fails: a process must start with everything
+// else down. It waits for Redis for a moment, for no one else. Run must follow,
+// it ends what Open began.
 func Open(o Options, holder *routing.Holder) *Follower {
 	if o.Interval <= 0 {
 		o.Interval = 5 * time.Second
@@ -54,10 +58,12 @@ func Open(o Options, holder *routing.Holder) *Follower {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	f := &Follower{
-		o: o, holder: holder, poll: make(chan struct{}, 1), told: map[string]string{},
+		o: o, holder: holder, poll: make(chan struct{}, 1), say: make(chan struct{}, 1), told: map[string]string{},
+		cache: OpenCache(o.RedisAddr), stats: newStats(o.Metrics),
 		client: &http.Client{Timeout: pollLimit, Transport: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}},
 	}
 	f.fromSnapshot()
+	f.fromCache(context.Background()) // a snapshot may be older
 	if f.store(routing.Spread(o.Cells), "spread") {
 		o.Log.Warn("no route table yet: slots are spread over the configured cells", "cells", o.Cells)
 	}
@@ -96,8 +102,9 @@ func (f *Follower) Status() Status {
 // is tried again for ever.
 func (f *Follower) Run(ctx context.Context) error {
 	var parts sync.WaitGroup
-	defer parts.Wait()
+	defer f.cache.Close()
 	defer f.client.CloseIdleConnections()
+	defer parts.Wait()
 	nc, err := f.connect()
 	if err != nil {
 		return err
@@ -111,14 +118,56 @@ func (f *Follower) Run(ctx context.Context) error {
 			return err
 		}
 		defer unsubscribe()
+		parts.Go(func() { f.acknowledge(ctx, nc) })
+		defer parts.Wait() // before the connection is closed
 	}
-	if f.o.AgentURL == "" {
-		<-ctx.Done()
-		return nil
+	if f.o.AgentURL != "" {
+		parts.Go(func() { f.pollLinks(ctx) })
 	}
-	parts.Go(func() { f.pollTable(ctx) })
-	f.pollLinks(ctx)
+	if f.o.AgentURL != "" || f.cache != nil {
+		f.checkLoop(ctx)
+	}
+	<-ctx.Done()
 	return nil
+}
+
+// acknowledge says which table is held: at each change, with each check, when
+// NATS is back, and at the end that nothing is held any more.
+func (f *Follower) acknowledge(ctx context.Context, nc *nats.Conn) {
+	if f.o.Process == "" {
+		<-ctx.Done()
+		return
+	}
+	say := func(gone bool) {
+		if nc.IsConnected() { // else it's said when NATS is back
+			_ = nc.Publish(SubjectAck, word(f.o.Process, f.holder, gone))
+		}
+	}
+	tick := time.NewTicker(f.o.Interval)
+	defer tick.Stop()
+	for {
+		changed := f.holder.Changed()
+		say(false)
+		select {
+		case <-ctx.Done():
+			say(true)
+			if nc.IsConnected() {
+				_ = nc.FlushTimeout(200 * time.Millisecond) // not heard: the agent sees it fall silent
+			}
+			return
+		case <-changed:
+		case <-f.say:
+		case <-tick.C:
+		}
+	}
+}
+
+// speak asks for an ack.
+func (f *Follower) speak() {
+	select {
+	case f.say <- struct{}{}:
+	default:
+	}
 }
 
 // connect gives the NATS connection to listen on. It doesn't wait for NATS; after
@@ -127,7 +176,7 @@ func (f *Follower) connect() (*nats.Conn, error) {
 	if f.o.Conn != nil || f.o.NATSURL == "" {
 		return f.o.Conn, nil
 	}
-	refresh := func(*nats.Conn) { f.Refresh() }
+	refresh := func(*nats.Conn) { f.speak(); f.Refresh() }
 	nc, err := nats.Connect(f.o.NATSURL, nats.Name("route"), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
 		nats.ReconnectWait(eager), nats.ConnectHandler(refresh), nats.ReconnectHandler(refresh))
 	if err != nil {
@@ -169,42 +218,6 @@ func (f *Follower) fromSnapshot() {
 	}
 }
 
-func (f *Follower) pollTable(ctx context.Context) {
-	for {
-		err := f.pollOnce(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		f.tell("agent", err)
-		wait := f.o.Interval
-		if f.holder.Version() < 1 {
-			wait = min(eager, wait)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-f.poll:
-		case <-time.After(wait):
-		}
-	}
-}
-
-func (f *Follower) pollOnce(ctx context.Context) error {
-	b, err := f.get(ctx, fmt.Sprintf("/route?after=%d", max(0, f.holder.Version())))
-	if err != nil {
-		return err
-	}
-	if b != nil {
-		if err := f.take(b, "agent"); err != nil {
-			return err
-		}
-	}
-	f.mu.Lock()
-	f.checked = time.Now()
-	f.mu.Unlock()
-	return nil
-}
-
 // pollLinks asks for the link states when NATS hasn't brought any lately.
 func (f *Follower) pollLinks(ctx context.Context) {
 	tick := time.NewTicker(linkAge / 3)
@@ -225,55 +238,6 @@ func (f *Follower) pollLinks(ctx context.Context) {
 		case <-tick.C:
 		}
 	}
-}
-
-// get asks the agent; nil bytes mean 204.
-func (f *Follower) get(ctx context.Context, path string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.o.AgentURL+path, nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := f.client.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
-	switch {
-	case err != nil:
-		return nil, err
-	case resp.StatusCode == http.StatusNoContent:
-		return nil, nil
-	case resp.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("GET %s: status %d", path, resp.StatusCode)
-	}
-	return b, nil
-}
-
-// take opens a signed table and stores it. One that isn't newer is no error: the
-// same table comes over both ways, and a late push may be overtaken.
-func (f *Follower) take(signed []byte, source string) error {
-	if len(f.o.Key) == 0 {
-		return errors.New("a route table came, but ROUTE_KEY is not set to check it")
-	}
-	t, err := routing.Open(f.o.Key, signed)
-	if err != nil {
-		return err
-	}
-	if f.store(t, source) {
-		f.o.Log.Info("route table", "version", t.Version(), "source", source)
-	}
-	return nil
-}
-
-func (f *Follower) store(t *routing.Table, source string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.holder.Store(t) {
-		return false
-	}
-	f.source = source
-	return true
 }
 
 // tell logs a part's trouble when it begins, changes or ends.

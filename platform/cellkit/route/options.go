@@ -6,12 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"os"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"example.com/cellmart/platform/cellkit/env"
+	"example.com/cellmart/platform/cellkit/obs"
 	"example.com/cellmart/platform/routing"
 )
 
@@ -23,23 +27,28 @@ const (
 
 // Options of a Follower. A part that is left empty is not used.
 type Options struct {
-	AgentURL string            // http://host:port of the own agent
-	NATSURL  string            // the cell's own NATS, if Conn is nil
-	Conn     *nats.Conn        // used and not closed
-	Dir      string            // folder with snapshots
-	Key      ed25519.PublicKey // control's; without it only the table of last resort
-	Cells    []string          // for the table of last resort
-	Interval time.Duration     // between polls, default 5 s
-	Log      *slog.Logger      // default: nothing is logged
+	AgentURL  string            // http://host:port of the own agent
+	NATSURL   string            // the cell's own NATS, if Conn is nil
+	Conn      *nats.Conn        // used and not closed
+	RedisAddr string            // host:port of the cell's own Redis
+	Dir       string            // folder with snapshots
+	Key       ed25519.PublicKey // control's; without it only the table of last resort
+	Cells     []string          // for the table of last resort
+	Process   string            // who acknowledges, one name per process and the same after a restart
+	Interval  time.Duration     // between checks, default 5 s
+	Log       *slog.Logger      // default: nothing is logged
+	Metrics   *obs.Metrics      // default: nothing is shown
 }
 
 // ReadOptions reads the variables that all services of a zone share.
 func ReadOptions(r *env.Reader) Options {
 	o := Options{
-		AgentURL: r.String("AGENT_URL", "", "local API of the own zone's agent (http://host:port)"),
-		NATSURL:  r.String("NATS_URL", "", "the own cell's NATS (nats://host:port)"),
-		Dir:      r.String("ROUTE_DIR", "", "folder with the agent's snapshots of the route table"),
-		Cells:    r.List("CELLS", "", "all cells, comma separated, for the time before the first table"),
+		AgentURL:  r.String("AGENT_URL", "", "local API of the own zone's agent (http://host:port)"),
+		NATSURL:   r.String("NATS_URL", "", "the own cell's NATS (nats://host:port)"),
+		Dir:       r.String("ROUTE_DIR", "", "folder with the agent's snapshots of the route table"),
+		RedisAddr: r.String("REDIS_ADDR", "", "the cell's Redis, host:port, which keeps the newest route table; empty = none"),
+		Process:   processName(r),
+		Cells:     r.List("CELLS", "", "all cells, comma separated, for the time before the first table"),
 	}
 	if text := r.String("ROUTE_KEY", "", "control's public key (Ed25519, base64)"); text != "" {
 		key, err := ParseKey(text)
@@ -54,6 +63,20 @@ func ReadOptions(r *env.Reader) Options {
 		}
 	}
 	return o
+}
+
+// processName is the service's name and its internal address, which no two
+// instances share and a restart keeps; a loopback or open address gets the
+// host's name, in case a cell has several hosts.
+func processName(r *env.Reader) string {
+	host, port, err := net.SplitHostPort(r.Look("INTERNAL_ADDR"))
+	if err != nil {
+		port = strconv.Itoa(os.Getpid())
+	}
+	if ip := net.ParseIP(host); host == "" || host == "localhost" || ip != nil && (ip.IsLoopback() || ip.IsUnspecified()) {
+		host, _ = os.Hostname() // "" is as good as any name
+	}
+	return r.Service() + "@" + net.JoinHostPort(host, port)
 }
 
 // ParseKey reads an Ed25519 public key in base64.

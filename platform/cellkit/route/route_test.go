@@ -57,6 +57,8 @@ type agent struct {
 	links atomic.Pointer[string]
 	asked atomic.Int64
 	after atomic.Pointer[string]
+
+	process atomic.Pointer[string]
 }
 
 func newAgent(t testing.TB) *agent {
@@ -67,6 +69,8 @@ func newAgent(t testing.TB) *agent {
 		case "/route":
 			a.asked.Add(1)
 			after := r.URL.Query().Get("after")
+			process := r.URL.Query().Get("process")
+			a.process.Store(&process)
 			a.after.Store(&after)
 			if b := a.table.Load(); b != nil {
 				w.Write(*b)
