@@ -107,20 +107,17 @@ func backends(postmaster int, database string, out spent) error {
 }
 
 // backend names the part of a process of Postgres by its title, "" for one that
-// doesn't count: "postgres: ROLE DATABASE HOST(PORT) STATE", with the word walsender
-// before the role for one that reads the WAL for search.
+// doesn't count: "postgres: ROLE DATABASE HOST(PORT) STATE". One that reads the WAL
+// for search is "postgres: walsender ROLE HOST(PORT) STATE"; the bench's own
+// database has none.
 func backend(title []string, database string) string {
-	if len(title) < 4 || title[0] != "postgres:" {
+	switch {
+	case len(title) < 4 || title[0] != "postgres:" || title[1] == "postgres":
 		return ""
+	case title[1] == "walsender" && title[2] != "postgres" && database != baseDatabase, title[2] == database:
+		return "postgres " + title[1]
 	}
-	part, db := title[1], title[2]
-	if part == "walsender" {
-		db = title[3]
-	}
-	if part == "postgres" || db != database {
-		return ""
-	}
-	return "postgres " + part
+	return ""
 }
 
 // stat is what is of use of /proc/PID/stat, times in seconds.

@@ -11,17 +11,20 @@ import (
 func TestBackend(t *testing.T) {
 	t.Parallel()
 	for title, want := range map[string]string{
-		"postgres: cellmart_app cellmart 127.0.0.1(5) idle":                      "postgres cellmart_app",
-		"postgres: walsender cellmart_agent cellmart 127.0.0.1(5) START_REPLICA": "postgres walsender",
-		"postgres: walsender postgres bench 127.0.0.1(5) START_REPLICATION":      "",
-		"postgres: cellmart_app bench 127.0.0.1(5) idle":                         "",
-		"postgres: postgres cellmart 127.0.0.1(5) idle":                          "",
+		"postgres: cellmart_app cellmart 127.0.0.1(5) idle":                 "postgres cellmart_app",
+		"postgres: walsender cellmart_agent 127.0.0.1(5) START_REPLICATION": "postgres walsender",
+		"postgres: walsender postgres 127.0.0.1(5) START_REPLICATION":       "",
+		"postgres: cellmart_app bench 127.0.0.1(5) idle":                    "",
+		"postgres: postgres cellmart 127.0.0.1(5) idle":                     "",
 		"postgres: walwriter":                    "",
 		"postgres: logical replication launcher": "",
 		"/usr/bin/postgres -D /x -c y":           "",
 	} {
 		if got := backend(strings.Fields(title), "cellmart"); got != want {
 			t.Errorf("backend(%s) = %q, want %q", title, got, want)
+		}
+		if got := backend(strings.Fields(title), baseDatabase); strings.Contains(title, "walsender") && got != "" {
+			t.Errorf("backend(%s) of the bench's database = %q, want none", title, got)
 		}
 	}
 }
