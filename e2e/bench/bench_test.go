@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"example.com/cellmart/platform/cellkit"
+	"example.com/cellmart/platform/routing"
 )
 
 // fake benches: one that holds, one that misses its goal, one that can't run
@@ -98,20 +99,72 @@ func TestJSON(t *testing.T) {
 // The lines begin with the bench's name, so that a reader finds them. Not parallel:
 // counting allocations wants to be alone.
 func TestLookupLines(t *testing.T) {
-	rows, err := lookups(t.Context(), 2, 1<<12) // too few for the ratio to mean much
+	rows, err := lookups(t.Context(), 1, 2, 1<<12) // too few for the ratio to mean much
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(rows) != 2 || rows[0].Name != "route-lookup" || rows[0].Ratio == nil || *rows[0].Ours <= 0 || *rows[0].Baseline <= 0 {
-		t.Errorf("lookups = %+v", rows)
+	line := map[string]row{}
+	for _, r := range rows {
+		name, part, _ := strings.Cut(r.Name, "/")
+		if line[part] = r; name != "route-lookup" || r.Ours == nil || r.Baseline == nil || r.OK == nil {
+			t.Errorf("%+v", r)
+		}
 	}
-	if a := rows[1]; a.Name != "route-lookup/allocs" || *a.Ours != 0 || *a.Baseline != 0 || !*a.OK || a.Ratio != nil {
-		t.Errorf("allocations = %+v", a)
+	for _, part := range []string{"", "flat", "resolver", "groupcache", "hashring", "rendezvous", "swap"} {
+		if r := line[part]; r.Ratio == nil || *r.Ours <= 0 || *r.Baseline <= 0 {
+			t.Errorf("%q: %+v", part, r)
+		}
+	}
+	for _, part := range []string{"allocs", "resolver-allocs"} {
+		if a := line[part]; *a.Ours != 0 || *a.Baseline != 0 || !*a.OK || a.Ratio != nil {
+			t.Errorf("%s = %+v", part, a)
+		}
+	}
+	if !*line["swap"].OK || !strings.Contains(line["swap"].Note, " 0 lookups saw a mix") {
+		t.Errorf("swap = %+v", line["swap"])
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	if _, err := lookups(ctx, 1, 1); !errors.Is(err, context.Canceled) {
+	if _, err := lookups(ctx, 1, 1, 1); !errors.Is(err, context.Canceled) {
 		t.Errorf("after the end of ctx: %v", err)
+	}
+}
+
+// Who is asked for in the resolver's line was moved, and lives elsewhere than
+// the slot says.
+func TestMovedTable(t *testing.T) {
+	t.Parallel()
+	table, err := movedTable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range uint64(overrides) {
+		id := movedUser(n)
+		plain, _ := table.Owner(id)
+		if s, a, ok := table.Home(id); !ok || s != routing.FirstUserSlot+routing.Slot(n) || a.Owner == plain {
+			t.Fatalf("Home(%d) = %d, %v, %v, the slot's owner is %s", id, s, a, ok, plain)
+		}
+	}
+}
+
+// Readers who take version and rows from two loads see a mix, and are counted.
+func TestUnderSwapsCountsMixes(t *testing.T) {
+	t.Parallel()
+	base, err := lookupTable(lookupCells)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables := make([]*routing.Table, 5)
+	for v := range tables {
+		spec := base.Spec()
+		spec.Version = int64(v) // rows stay those of version 0
+		if tables[v], err = routing.Build(spec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var h routing.Holder
+	if _, mixed := underSwaps(tables, func(t *routing.Table) { h.Store(t) }, h.Load); mixed == 0 {
+		t.Error("rows of an old table under a new version are no mix")
 	}
 }
 

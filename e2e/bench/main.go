@@ -3,6 +3,7 @@
 // what to look at: the figures themselves are this machine's.
 //
 //	route-lookup          ID to cell by the route table | by a ring of 500 virtual nodes a cell
+//	                      with users moved alone, under swaps; beside other libraries
 //	order-placement       CPU of a paid order           | pgbench running the same statements
 //	commit-to-searchable  from the answer to the hit    | a row seen by logical replication
 //
