@@ -87,7 +87,35 @@ func printStatus(w io.Writer, all []cellStatus) {
 		if l.Status != nil && l.Status.DatabaseError != "" {
 			fmt.Fprintf(w, "%s: database: %s\n", l.Cell, l.Status.DatabaseError)
 		}
+		if l.Status != nil {
+			for _, text := range stragglers(l.Status) {
+				fmt.Fprintf(w, "%s: %s\n", l.Cell, text)
+			}
+		}
 	}
+}
+
+// wordEach is how often a process says which table it holds.
+const wordEach = 5 * time.Second
+
+// stragglers says who holds an older table than the agent, and of whom it isn't
+// known; nothing when all is well.
+func stragglers(s *agentapi.Status) []string {
+	var out []string
+	if heard := time.Duration(s.ListeningMS) * time.Millisecond; heard <= wordEach {
+		out = append(out, fmt.Sprintf("the agent has listened for %s only, processes may be missing", heard.Round(100*time.Millisecond)))
+	}
+	for _, p := range s.Route {
+		age := (time.Duration(p.AgeMS) * time.Millisecond).Round(100 * time.Millisecond)
+		switch {
+		case p.BehindMS != nil:
+			behind := (time.Duration(*p.BehindMS) * time.Millisecond).Round(100 * time.Millisecond)
+			out = append(out, fmt.Sprintf("%s holds table %d, behind for %s, heard %s ago", p.Process, p.Version, behind, age))
+		case age > 2*wordEach:
+			out = append(out, fmt.Sprintf("%s is silent: it held table %d %s ago", p.Process, p.Version, age))
+		}
+	}
+	return out
 }
 
 func links(s *agentapi.Status) string {

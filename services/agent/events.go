@@ -31,6 +31,16 @@ func (b *bulletin) connect(url, name string, log *slog.Logger) error {
 
 func (b *bulletin) close() { b.nc.Close() }
 
+// hear passes on what the zone's processes say of the table that they hold.
+func (b *bulletin) hear(acks *route.Acks, log *slog.Logger) error {
+	_, err := b.nc.Subscribe(route.SubjectAck, func(m *nats.Msg) {
+		if err := acks.Parse(m.Data); err != nil {
+			log.Debug("ack", "error", err)
+		}
+	})
+	return err
+}
+
 // table pushes a new signed table.
 func (b *bulletin) table(signed []byte) {
 	if b.nc.IsConnected() {

@@ -13,8 +13,10 @@ import (
 
 	"example.com/cellmart/platform/cellkit/errs"
 	"example.com/cellmart/platform/cellkit/link"
+	"example.com/cellmart/platform/cellkit/route"
 	"example.com/cellmart/platform/cellkit/web"
 	"example.com/cellmart/services/agent/agentapi"
+	"example.com/cellmart/services/control/controlapi"
 )
 
 var (
@@ -25,6 +27,7 @@ var (
 // server answers the own zone, the operator and peers.
 type server struct {
 	cell     string
+	name     string // of this process, among those that hold a table
 	operator string
 	keeper   *keeper
 	border   *link.Border
@@ -35,7 +38,7 @@ type server struct {
 func (s *server) local(o web.Options) http.Handler {
 	o.MaxBody, o.Timeout = 64<<10, 30*time.Second
 	e := web.New(o)
-	e.GET("/route", s.handleRoute)
+	e.GET("/route", s.handleRoute, s.noteProcess)
 	e.GET("/links", s.handleLinks)
 	admin := e.Group("/admin", s.requireOperator)
 	admin.GET("/status", s.handleStatus)
@@ -74,6 +77,20 @@ func (s *server) handleRoute(c echo.Context) error {
 	return c.NoContent(http.StatusNoContent)
 }
 
+// noteProcess takes the question of a process of this zone for a word on what it
+// holds: its NATS may be down.
+func (s *server) noteProcess(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		after, err := web.QueryInt(c, "after", -1, -1, math.MaxInt64)
+		if p := c.QueryParam("process"); p != "" && err == nil {
+			if err := s.keeper.acks.Note(route.Ack{Process: p, Version: max(0, after)}); err != nil {
+				return errs.Field("process", "%v", err)
+			}
+		}
+		return next(c)
+	}
+}
+
 func (s *server) handleLinks(c echo.Context) error {
 	return c.JSON(http.StatusOK, s.border.Status())
 }
@@ -83,6 +100,7 @@ func (s *server) handleStatus(c echo.Context) error {
 		Cell: s.cell, RouteVersion: s.keeper.holder.Version(), ControlAgeMS: -1,
 		Links: map[string]agentapi.Link{}, Faults: map[string]agentapi.Fault{},
 	}
+	out.Route, out.ListeningMS = s.processes(), s.keeper.acks.Listening().Milliseconds()
 	if age := s.keeper.controlAge(); age >= 0 {
 		out.ControlAgeMS = age.Milliseconds()
 	}
@@ -119,6 +137,49 @@ func (s *server) handleStatus(c echo.Context) error {
 		out.Database.LeaseLeftMS = int64(n.LeaseLeftMS)
 	}
 	return c.JSON(http.StatusOK, out)
+}
+
+// processes lists who holds which table, the agent itself first.
+func (s *server) processes() []agentapi.Process {
+	out := []agentapi.Process{{Process: s.name, Version: max(0, s.keeper.holder.Version())}}
+	for _, h := range s.keeper.acks.List() {
+		p := agentapi.Process{Process: h.Process, Version: h.Version, AgeMS: h.Age.Milliseconds()}
+		if h.Behind >= 0 {
+			ms := h.Behind.Milliseconds()
+			p.BehindMS = &ms
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// report is the same for control.
+func (s *server) report() controlapi.ZoneAcks {
+	z := controlapi.ZoneAcks{Zone: s.cell, Version: max(0, s.keeper.holder.Version()), ListeningMS: s.keeper.acks.Listening().Milliseconds()}
+	for _, p := range s.processes() {
+		z.Processes = append(z.Processes, controlapi.Ack(p))
+	}
+	return z
+}
+
+// tellControl reports at each change and each 5 s; what control doesn't hear it
+// hears with the next report.
+func (s *server) tellControl(ctx context.Context, report func(context.Context, controlapi.ZoneAcks) error) error {
+	for ctx.Err() == nil {
+		send, cancel := context.WithTimeout(ctx, retry)
+		err := report(send, s.report())
+		cancel()
+		if err != nil {
+			pause(ctx, retry)
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-s.keeper.acks.Changed():
+		case <-time.After(askEach):
+		}
+	}
+	return nil
 }
 
 func (s *server) handleFault(c echo.Context) error {

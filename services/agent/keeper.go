@@ -3,9 +3,8 @@ package agent
 import (
 	"context"
 	"crypto/ed25519"
+	"errors"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +19,7 @@ type source func(ctx context.Context, after int64, wait time.Duration) (*routing
 const (
 	pollWait  = 20 * time.Second // long poll at control
 	retry     = time.Second      // after control didn't answer
+	askEach   = 5 * time.Second  // peers are asked so often even while control answers
 	upkeep    = time.Second      // lease and application of the table
 	leaseTime = 2 * time.Second  // limit of one look at the database
 )
@@ -34,6 +34,11 @@ type keeper struct {
 	peers   map[string]source
 	db      *store // nil in the global zone
 	publish func(signed []byte)
+	cache   *route.Cache // nil in the global zone
+	acks    *route.Acks
+	stats   *route.Stats
+	silent  chan struct{} // control didn't answer: peers are asked now
+	cached  int64         // version last brought to Redis; of spread alone
 
 	mu       sync.Mutex
 	signed   []byte    // of the held table
@@ -42,28 +47,36 @@ type keeper struct {
 	trouble  string    // last logged, so that it's logged once
 }
 
-// load takes the newest sound snapshot, for a start with everything else down.
-func (k *keeper) load() {
+// load takes the newest of the sound snapshots and what Redis has, for a start
+// with everything else down.
+func (k *keeper) load(ctx context.Context) {
 	snap := route.ReadSnapshot(k.dir, k.key)
 	for _, err := range snap.Skipped {
 		k.log.Warn("snapshot skipped", "error", err)
 	}
-	if snap.Table != nil {
-		k.hold(snap.Table, snap.Signed)
+	if snap.Table != nil && k.hold(snap.Table, snap.Signed) {
+		k.stats.Took("snapshot")
+	}
+	if err := k.sync(ctx); err != nil {
+		k.log.Warn("no route table from Redis", "error", err)
 	}
 }
 
 // take checks a signed table and holds it if it is newer; it is written to disk
 // before anyone is told.
-func (k *keeper) take(t *routing.Table, signed []byte) {
+func (k *keeper) take(t *routing.Table, signed []byte, from string) {
 	if t.Version() <= k.holder.Version() {
+		if t.Version() < k.holder.Version() {
+			k.stats.Refuse(from, nil)
+		}
 		return
 	}
 	if err := route.WriteSnapshot(k.dir, signed); err != nil {
 		k.log.Error("snapshot not written", "error", err)
 	}
 	if k.hold(t, signed) {
-		k.log.Info("route table", "version", t.Version())
+		k.stats.Took(from)
+		k.log.Info("route table", "version", t.Version(), "source", from)
 		k.publish(signed)
 	}
 }
@@ -75,6 +88,7 @@ func (k *keeper) hold(t *routing.Table, signed []byte) bool {
 		return false
 	}
 	k.signed = signed
+	k.acks.Hold(t.Version())
 	return true
 }
 
@@ -98,9 +112,11 @@ func (k *keeper) controlAge() time.Duration {
 	return time.Since(k.answered)
 }
 
-// fetch asks control for newer tables for ever; while it doesn't answer, the
-// peers hand theirs on.
+// fetch asks control for newer tables for ever, and the peers beside it.
 func (k *keeper) fetch(ctx context.Context) error {
+	var peers sync.WaitGroup
+	defer peers.Wait()
+	peers.Go(func() { k.askPeers(ctx) })
 	for ctx.Err() == nil {
 		wait := pollWait
 		if k.controlAge() < 0 { // the first answer says that control is there
@@ -113,23 +129,98 @@ func (k *keeper) fetch(ctx context.Context) error {
 			k.mu.Unlock()
 			k.tell("")
 			if t != nil {
-				k.take(t, signed)
+				k.take(t, signed, "control")
 			}
 			continue
 		}
 		if ctx.Err() != nil {
 			break
 		}
+		k.refused("control", err)
 		k.tell("control: " + err.Error())
-		for _, zone := range slices.Sorted(maps.Keys(k.peers)) {
-			if t, signed, err := k.peers[zone](ctx, k.holder.Version(), 0); err == nil && t != nil {
-				k.log.Info("newer table from a peer", "peer", zone, "version", t.Version())
-				k.take(t, signed)
-			}
+		select {
+		case k.silent <- struct{}{}:
+		default:
 		}
 		pause(ctx, retry)
 	}
 	return nil
+}
+
+// askPeers takes newer tables from the other zones' agents: each second while
+// control doesn't answer, else now and then. Control may die, or lose its way to
+// this zone without a sign, when it has told only some of a new table.
+func (k *keeper) askPeers(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.silent:
+		case <-time.After(askEach):
+		}
+		var all sync.WaitGroup
+		for zone, peer := range k.peers {
+			all.Go(func() {
+				t, signed, err := peer(ctx, k.holder.Version(), 0)
+				if err != nil {
+					k.refused("peer", err)
+				} else if t != nil {
+					k.log.Info("table from a peer", "peer", zone, "version", t.Version())
+					k.take(t, signed, "peer")
+				}
+			})
+		}
+		all.Wait()
+	}
+}
+
+// refused counts an answer that was no table.
+func (k *keeper) refused(from string, err error) {
+	if errors.Is(err, routing.ErrSignature) || errors.Is(err, routing.ErrTable) {
+		k.stats.Refuse(from, err)
+	}
+}
+
+// sync brings the zone's Redis to the held table, or takes what it has newer.
+func (k *keeper) sync(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	t, signed := k.held()
+	newer, signed, err := k.cache.Sync(ctx, k.key, t, signed)
+	if newer != nil {
+		k.take(newer, signed, "redis")
+	}
+	return err
+}
+
+// spread keeps the zone at the held table: Redis, at each new one and each 5 s
+// in case it was flushed or went back, and each second the processes that say
+// that they hold an older one.
+func (k *keeper) spread(ctx context.Context) error {
+	var was string
+	var synced time.Time
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		changed := k.holder.Changed()
+		if v := k.holder.Version(); v != k.cached || time.Since(synced) >= askEach {
+			err := k.sync(ctx)
+			if now := text(err); now != was && ctx.Err() == nil {
+				was = now
+				k.log.Warn("route table in Redis", "error", now) // "" = it's well again
+			}
+			k.cached, synced = v, time.Now()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-tick.C:
+			if _, signed := k.held(); signed != nil && k.acks.Behind() {
+				k.publish(signed)
+			}
+		}
+	}
 }
 
 // tell logs a trouble once, and its end.
@@ -197,7 +288,7 @@ func (k *keeper) once(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		k.take(t, signed)
+		k.take(t, signed, "database")
 	}
 	t, signed := k.held()
 	if t != nil && t.Version() > have {

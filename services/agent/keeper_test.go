@@ -66,6 +66,7 @@ func newBench(t *testing.T) *bench {
 		control: from(func() *routing.Table { return b.offer }),
 		peers:   map[string]source{"c2": from(func() *routing.Table { return b.peer })},
 		publish: func([]byte) { b.pushed++; b.pushing <- true },
+		acks:    route.NewAcks(), stats: route.NewStats(nil), silent: make(chan struct{}, 1),
 	}
 	return b
 }
@@ -95,7 +96,7 @@ func TestTableReachesDatabaseSnapshotAndPush(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	next := table(t, 5, "c2", 2)
-	b.k.take(next, routing.Sign(b.priv, next).Bytes())
+	b.k.take(next, routing.Sign(b.priv, next).Bytes(), "control")
 	if err := b.k.ready(); !errors.Is(err, errNotApplied) {
 		t.Errorf("ready before the database has it = %v", err)
 	}
@@ -112,7 +113,7 @@ func TestTableReachesDatabaseSnapshotAndPush(t *testing.T) {
 		t.Errorf("ready = %v, pushed %d times", err, b.pushed)
 	}
 	older := table(t, 4, "c1", 3)
-	b.k.take(older, routing.Sign(b.priv, older).Bytes())
+	b.k.take(older, routing.Sign(b.priv, older).Bytes(), "control")
 	if b.k.holder.Version() != 5 || b.pushed != 1 {
 		t.Error("an older table was taken")
 	}
@@ -123,7 +124,7 @@ func TestDatabaseOutlivesSnapshots(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	next := table(t, 9, "c2", 2)
-	b.k.take(next, routing.Sign(b.priv, next).Bytes())
+	b.k.take(next, routing.Sign(b.priv, next).Bytes(), "control")
 	if err := b.k.once(t.Context()); err != nil {
 		t.Fatal(err)
 	}

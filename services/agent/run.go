@@ -36,7 +36,7 @@ type Config struct {
 	LinkAddr, InternalAddr, PKIDir   string
 	Peers, Targets                   map[string]string
 	DSN, NATSURL, RouteDir, Operator string
-	CDCDSN                           string
+	CDCDSN, RedisAddr, Process       string
 	RouteKey                         ed25519.PublicKey
 	Cells                            []string
 	Drain                            time.Duration
@@ -53,11 +53,13 @@ func loadConfig(getenv func(string) string) (Config, *env.Reader) {
 		InternalAddr: r.String("INTERNAL_ADDR", "", "listen address of /livez, /readyz, /metrics; empty = none"),
 		PKIDir:       r.Required("PKI_DIR", "folder with ca.pem and agent.<zone>.pem and .key"),
 		NATSURL:      r.Required("NATS_URL", "the own zone's NATS"),
+		RedisAddr:    r.String("REDIS_ADDR", "", "the cell's Redis, host:port, which gets the newest route table; empty = none"),
 		RouteDir:     r.Required("ROUTE_DIR", "folder that gets the snapshots of the route table"),
 		Operator:     r.Secret("OPERATOR_KEY", "bearer key of the admin routes").Reveal(),
 		Cells:        r.List("CELLS", "", "all cells, for the time before the first table"),
 		Drain:        r.Duration("DRAIN", 3*time.Second, "how long requests may finish at the end"),
 	}
+	c.Process = route.ProcessName(r)
 	if c.Zone != Global {
 		c.DSN = r.Secret("PG_DSN", "the cell's database, as cellmart_agent (not in the global zone)").Reveal()
 	}
@@ -102,15 +104,23 @@ func Run(ctx context.Context, p cellkit.Process) error {
 
 	// the table, the database, the messages
 	holder := &routing.Holder{}
-	k := &keeper{log: log, key: c.RouteKey, dir: c.RouteDir, holder: holder, publish: news.table}
-	k.control, k.peers = sources(c)
-	k.load()
-	holder.Store(routing.Spread(c.Cells))
+	k := &keeper{
+		log: log, key: c.RouteKey, dir: c.RouteDir, holder: holder, publish: news.table, silent: make(chan struct{}, 1),
+		cache: route.OpenCache(c.RedisAddr), acks: route.NewAcks(), stats: route.NewStats(metrics),
+	}
+	defer k.cache.Close()
+	control, peers := sources(c)
+	k.control, k.peers = control.Route, peers
 	if err := news.connect(c.NATSURL, c.Zone+"-agent", log); err != nil {
 		return cellkit.Usage{Err: fmt.Errorf("AGENT_NATS_URL: %w", err)}
 	}
 	defer news.close()
-	s := &server{cell: c.Zone, operator: c.Operator, keeper: k, border: border}
+	k.load(ctx)
+	holder.Store(routing.Spread(c.Cells))
+	if err := news.hear(k.acks, log); err != nil {
+		return err
+	}
+	s := &server{cell: c.Zone, name: c.Process, operator: c.Operator, keeper: k, border: border}
 	group, ctx := errgroup.WithContext(ctx)
 	if c.DSN != "" {
 		pool, err := pg.Open(ctx, c.DSN, c.Zone, log)
@@ -133,6 +143,8 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	group.Go(func() error { return news.links(ctx, watchLinks(metrics, border)) })
 	group.Go(func() error { return k.fetch(ctx) })
 	group.Go(func() error { return k.keep(ctx) })
+	group.Go(func() error { return k.spread(ctx) })
+	group.Go(func() error { return s.tellControl(ctx, control.Report) })
 
 	// the ways to ask it
 	o := web.Options{Service: "agent", Cell: c.Zone, Log: log, RouteVersion: holder.Version}
@@ -172,7 +184,7 @@ func openBorder(ctx context.Context, c Config, p cellkit.Process, news *bulletin
 }
 
 // sources are the ways to a newer table: control first, else the peers.
-func sources(c Config) (source, map[string]source) {
+func sources(c Config) (*controlapi.Client, map[string]source) {
 	dialer := link.Dialer{Addr: c.LinkAddr}
 	client := func(zone, target string) *http.Client {
 		return &http.Client{Transport: &http.Transport{
@@ -189,7 +201,7 @@ func sources(c Config) (source, map[string]source) {
 			return peer.Route(ctx, after)
 		}
 	}
-	return control.Route, peers
+	return control, peers
 }
 
 // tellChanges runs the relay of what the zone's database commits, for search.

@@ -13,6 +13,7 @@ import (
 
 	"example.com/cellmart/platform/cellkit/errs"
 	"example.com/cellmart/platform/cellkit/web"
+	"example.com/cellmart/platform/routing"
 	"example.com/cellmart/services/control/controlapi"
 )
 
@@ -20,6 +21,8 @@ const (
 	maxBody   = 2 << 20 // a whole table
 	maxReason = 200
 	listed    = 100
+
+	maxProcesses = 1100 // an agent knows up to 1,000
 )
 
 type server struct {
@@ -31,6 +34,8 @@ type server struct {
 func (s *server) routes(e *echo.Echo) {
 	e.GET("/route", s.handleRoute)
 	e.GET("/route/versions", s.handleVersions)
+	e.GET("/route/acks", s.handleAcks)
+	e.POST("/route/acks", s.handleReport) // no key: it changes no table, and only agents reach control
 	e.POST("/route/init", s.handleInit, s.operatorOnly)
 	e.POST("/route/publish", s.handlePublish, s.operatorOnly)
 }
@@ -49,21 +54,15 @@ func (s *server) operatorOnly(next echo.HandlerFunc) echo.HandlerFunc {
 
 // handleRoute: GET /route?after=V&wait=25s.
 func (s *server) handleRoute(c echo.Context) error {
-	after, wait := int64(-1), time.Duration(0)
-	var err error
-	if v := c.QueryParam("after"); v != "" {
-		if after, err = strconv.ParseInt(v, 10, 64); err != nil || after < 0 {
-			return errs.Field("after", "is not a version")
-		}
+	after, err := version(c, "after")
+	if err != nil {
+		return err
 	}
-	if v := c.QueryParam("wait"); v != "" {
-		if wait, err = time.ParseDuration(v); err != nil || wait < 0 {
-			return errs.Field("wait", "is not a duration such as 25s")
-		}
+	ctx, cancel, err := s.patience(c)
+	if err != nil {
+		return err
 	}
-	ctx, cancel := context.WithTimeout(c.Request().Context(), min(wait, controlapi.MaxWait))
 	defer cancel()
-	defer context.AfterFunc(s.stop, cancel)()
 	b, err := s.service.route(ctx, after)
 	if err != nil {
 		return err
@@ -72,6 +71,74 @@ func (s *server) handleRoute(c echo.Context) error {
 		return c.NoContent(http.StatusNoContent)
 	}
 	return c.Blob(http.StatusOK, "application/octet-stream", b)
+}
+
+// version reads a query parameter, -1 without one.
+func version(c echo.Context, name string) (int64, error) {
+	text := c.QueryParam(name)
+	if text == "" {
+		return -1, nil
+	}
+	v, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || v < 0 {
+		return 0, errs.Field(name, "is not a version")
+	}
+	return v, nil
+}
+
+// patience is how long a long poll may wait: as the caller says with wait=25s, and
+// not longer than control runs.
+func (s *server) patience(c echo.Context) (context.Context, context.CancelFunc, error) {
+	var wait time.Duration
+	if text := c.QueryParam("wait"); text != "" {
+		var err error
+		if wait, err = time.ParseDuration(text); err != nil || wait < 0 {
+			return nil, nil, errs.Field("wait", "is not a duration such as 25s")
+		}
+	}
+	ctx, cancel := context.WithTimeout(c.Request().Context(), min(wait, controlapi.MaxWait))
+	stop := context.AfterFunc(s.stop, cancel)
+	return ctx, func() { stop(); cancel() }, nil
+}
+
+// handleAcks: GET /route/acks?version=V&wait=10s.
+func (s *server) handleAcks(c echo.Context) error {
+	want, err := version(c, "version")
+	if err != nil {
+		return err
+	}
+	ctx, cancel, err := s.patience(c)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	t := s.service.holder.Load()
+	if t == nil {
+		return controlapi.ErrNone
+	}
+	if want <= 0 {
+		want = t.Version()
+	}
+	return c.JSON(http.StatusOK, s.service.acks.wait(ctx, t, want))
+}
+
+func (s *server) handleReport(c echo.Context) error {
+	var z controlapi.ZoneAcks
+	if err := web.Bind(c, &z); err != nil {
+		return err
+	}
+	if len(z.Processes) > maxProcesses {
+		return errs.Field("processes", "are more than %d", maxProcesses)
+	}
+	t := s.service.holder.Load()
+	if t == nil {
+		return controlapi.ErrNone
+	}
+	if _, ok := t.Cell(z.Zone); !ok && z.Zone != routing.Global {
+		return controlapi.ErrZone
+	}
+	s.service.acks.take(z)
+	return c.NoContent(http.StatusNoContent)
 }
 
 func (s *server) handleVersions(c echo.Context) error {

@@ -94,7 +94,7 @@ func newService(st *store, key ed25519.PrivateKey, log *slog.Logger) *service {
 	if st.step == nil {
 		st.step = func(string) error { return nil }
 	}
-	return &service{store: st, key: key, log: log}
+	return &service{store: st, key: key, log: log, acks: newAcks()}
 }
 
 // firstCells reads NAME:REGION:WEIGHT of each cell and its token key; nil when

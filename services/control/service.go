@@ -23,6 +23,7 @@ type service struct {
 	store *store
 	key   ed25519.PrivateKey
 	log   *slog.Logger
+	acks  *acks
 
 	mu     sync.Mutex // orders offer
 	holder routing.Holder

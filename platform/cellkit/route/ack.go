@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -74,7 +75,8 @@ func (a *Acks) Parse(b []byte) error {
 
 // Note takes a process's word.
 func (a *Acks) Note(ack Ack) error {
-	if len(ack.Process) == 0 || len(ack.Process) > 100 || ack.Version < 0 {
+	odd := func(r rune) bool { return r <= ' ' || r > '~' } // it's printed to terminals
+	if len(ack.Process) == 0 || len(ack.Process) > 100 || strings.ContainsFunc(ack.Process, odd) || ack.Version < 0 {
 		return fmt.Errorf("ack of %.40q for version %d", ack.Process, ack.Version)
 	}
 	a.mu.Lock()

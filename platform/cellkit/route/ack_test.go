@@ -76,7 +76,7 @@ func TestAcks(t *testing.T) {
 func TestAcksRefuseNonsense(t *testing.T) {
 	t.Parallel()
 	a := route.NewAcks()
-	for _, bad := range []string{"", "x", `{}`, `{"process":"a","version":-1}`, `{"process":"` + strings.Repeat("a", 101) + `"}`} {
+	for _, bad := range []string{"", "x", `{}`, `{"process":"a","version":-1}`, `{"process":"a\u001b[1m"}`, `{"process":"a b"}`, `{"process":"` + strings.Repeat("a", 101) + `"}`} {
 		if err := a.Parse([]byte(bad)); err == nil {
 			t.Errorf("%q is taken", bad)
 		}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/redis/go-redis/v9"
 
 	"example.com/cellmart/platform/cellkit/obs"
@@ -274,5 +275,73 @@ func TestLevels(t *testing.T) {
 		if !has(series) {
 			t.Errorf("no %s in the metrics", series)
 		}
+	}
+}
+
+// TestScenario_R04_AMovedUserIsNeverLookedForInTheOldCell: whatever comes late or
+// again from Redis, the agent or a push, the process goes on to the new home.
+func TestScenario_R04_AMovedUserIsNeverLookedForInTheOldCell(t *testing.T) {
+	t.Parallel()
+	const user, p = 5<<14 | 3, routing.FirstUserSlot
+	r, a, s := redistest.New(t), newAgent(t), startNATS(t, -1)
+	raw, m := r.Client(), obs.New("c1", "gateway")
+	old := signed(t, key(1), 1)
+	spec := openTable(t, old).Spec()
+	spec.Version = 2
+	spec.Private[p] = routing.Assignment{Owner: "c2", Standby: "c1", Epoch: 1}
+	spec.Overrides = map[int64]routing.Slot{user: p}
+	table, err := routing.Build(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := routing.Sign(key(1), table).Bytes()
+
+	a.serve(old)
+	f, h := run(t, route.Options{
+		AgentURL: a.URL, NATSURL: s.ClientURL(), RedisAddr: r.Addr, Key: public(key(1)), Cells: []string{"c1", "c2"},
+		Interval: 5 * time.Millisecond, Metrics: m,
+	})
+	waitVersion(t, h, 1)
+	if _, home, _ := h.Load().Home(user); home.Owner != "c1" {
+		t.Fatalf("before the move the user is at %v", home)
+	}
+	a.serve(moved)
+	f.Refresh() // as after a 421
+	waitVersion(t, h, 2)
+
+	a.serve(old) // an agent that lost its disk
+	if err := errors.Join(raw.Set(t.Context(), "route:table", old, 0).Err(), raw.Set(t.Context(), "route:version", "1", 0).Err()); err != nil {
+		t.Fatal(err)
+	}
+	nc, err := nats.Connect(s.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	refused := func() int {
+		n := 0
+		w := httptest.NewRecorder()
+		m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		for _, source := range []string{"agent", "redis", "push"} {
+			if strings.Contains(w.Body.String(), `cellmart_route_refused_total{cell="c1",reason="older",service="gateway",source="`+source+`"}`) {
+				n++
+			}
+		}
+		return n
+	}
+	waitFor(t, "all three old tables are refused", func() bool {
+		if err := errors.Join(nc.Publish(route.SubjectTable, old), nc.Flush()); err != nil {
+			t.Fatal(err)
+		}
+		if s, home, ok := h.Load().Home(user); !ok || s != p || home.Owner != "c2" {
+			t.Fatalf("the user is looked for in slot %d at %v", s, home)
+		}
+		return refused() == 3
+	})
+	if s, home, ok := h.Load().Home(user + 1<<14); !ok || s.Private() || home.Owner != "c1" {
+		t.Errorf("a neighbour in the slot: slot %d at %v", s, home)
+	}
+	if _, err := route.Resolve(h.Load(), p+1); err == nil {
+		t.Error("a private slot that nobody has is found")
 	}
 }

@@ -95,7 +95,7 @@ func (f *Follower) fromCache(ctx context.Context) bool {
 	default: // nothing, or older: flushed, evicted, rolled back
 		f.stats.read(level2, miss, took)
 		if said > 0 && said < had {
-			f.stats.refuse("redis", nil)
+			f.stats.Refuse("redis", nil)
 		}
 	}
 	return false
@@ -147,13 +147,13 @@ func (f *Follower) take(signed []byte, source string) error {
 	}
 	t, err := routing.Open(f.o.Key, signed)
 	if err != nil {
-		f.stats.refuse(source, err)
+		f.stats.Refuse(source, err)
 		return err
 	}
 	if f.store(t, source) {
 		f.o.Log.Info("route table", "version", t.Version(), "source", source)
 	} else if t.Version() < f.holder.Version() {
-		f.stats.refuse(source, nil)
+		f.stats.Refuse(source, nil)
 	}
 	return nil
 }
@@ -165,6 +165,6 @@ func (f *Follower) store(t *routing.Table, source string) bool {
 		return false
 	}
 	f.source = source
-	f.stats.tables.WithLabelValues(source).Inc()
+	f.stats.Took(source)
 	return true
 }

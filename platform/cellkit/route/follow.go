@@ -35,7 +35,7 @@ type Follower struct {
 	links  Links
 	client *http.Client
 	cache  *Cache
-	stats  *stats
+	stats  *Stats
 	poll   chan struct{} // asks for a check now
 	say    chan struct{} // asks for an ack now
 	asked  time.Time     // when the agent last answered; of checkLoop alone
@@ -59,7 +59,7 @@ func Open(o Options, holder *routing.Holder) *Follower {
 	}
 	f := &Follower{
 		o: o, holder: holder, poll: make(chan struct{}, 1), say: make(chan struct{}, 1), told: map[string]string{},
-		cache: OpenCache(o.RedisAddr), stats: newStats(o.Metrics),
+		cache: OpenCache(o.RedisAddr), stats: NewStats(o.Metrics),
 		client: &http.Client{Timeout: pollLimit, Transport: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}},
 	}
 	f.fromSnapshot()

@@ -32,11 +32,11 @@ func hitIf(yes bool) string {
 	return miss
 }
 
-// stats counts what the follower reads. A read is one check, which goes down the
+// Stats counts what a follower reads, and what an agent takes. A read is one check, which goes down the
 // levels: the held table is the newest (l1 hit), or Redis has a newer one (l1
 // miss, l2 hit), or the agent has (l1 and l2 miss, l3 hit). What a push brought
 // before the check found it counts as held.
-type stats struct {
+type Stats struct {
 	reads   *prometheus.CounterVec
 	took    *prometheus.HistogramVec
 	lookup  *prometheus.GaugeVec
@@ -44,11 +44,12 @@ type stats struct {
 	refused *prometheus.CounterVec
 }
 
-func newStats(m *obs.Metrics) *stats {
+// NewStats shows the counts in m; nil shows them nowhere.
+func NewStats(m *obs.Metrics) *Stats {
 	if m == nil {
-		m = obs.New("", "") // shown nowhere
+		m = obs.New("", "")
 	}
-	return &stats{
+	return &Stats{
 		reads:   m.Counter("cellmart_route_reads_total", "Checks for a newer route table, by level (l1 process, l2 Redis, l3 agent) and result (hit, miss, error).", "level", "result"),
 		took:    m.Histogram("cellmart_route_read_seconds", "Time of one check at Redis (l2) or the agent (l3).", "level"),
 		lookup:  m.Gauge("cellmart_route_lookup_seconds", "Time of one lookup in the held table (l1), mean of the last check's thousand.", "level"),
@@ -57,15 +58,18 @@ func newStats(m *obs.Metrics) *stats {
 	}
 }
 
-func (s *stats) read(level, result string, took time.Duration) {
+func (s *Stats) read(level, result string, took time.Duration) {
 	s.reads.WithLabelValues(level, result).Inc()
 	if level != level1 {
 		s.took.WithLabelValues(level).Observe(took.Seconds())
 	}
 }
 
-// refuse counts a table that wasn't taken, and says why.
-func (s *stats) refuse(source string, err error) {
+// Took counts a table that was taken from a source.
+func (s *Stats) Took(source string) { s.tables.WithLabelValues(source).Inc() }
+
+// Refuse counts a table that wasn't taken: err says why, nil is for an older one.
+func (s *Stats) Refuse(source string, err error) {
 	reason := "invalid"
 	switch {
 	case err == nil:
@@ -77,7 +81,7 @@ func (s *stats) refuse(source string, err error) {
 }
 
 // probe measures what a lookup in the held table costs here and now.
-func (s *stats) probe(h *routing.Holder) {
+func (s *Stats) probe(h *routing.Holder) {
 	const n = 1000
 	begun, found := time.Now(), 0
 	for i := range int64(n) {

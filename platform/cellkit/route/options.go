@@ -47,7 +47,7 @@ func ReadOptions(r *env.Reader) Options {
 		NATSURL:   r.String("NATS_URL", "", "the own cell's NATS (nats://host:port)"),
 		Dir:       r.String("ROUTE_DIR", "", "folder with the agent's snapshots of the route table"),
 		RedisAddr: r.String("REDIS_ADDR", "", "the cell's Redis, host:port, which keeps the newest route table; empty = none"),
-		Process:   processName(r),
+		Process:   ProcessName(r),
 		Cells:     r.List("CELLS", "", "all cells, comma separated, for the time before the first table"),
 	}
 	if text := r.String("ROUTE_KEY", "", "control's public key (Ed25519, base64)"); text != "" {
@@ -65,10 +65,10 @@ func ReadOptions(r *env.Reader) Options {
 	return o
 }
 
-// processName is the service's name and its internal address, which no two
+// ProcessName is the service's name and its internal address, which no two
 // instances share and a restart keeps; a loopback or open address gets the
 // host's name, in case a cell has several hosts.
-func processName(r *env.Reader) string {
+func ProcessName(r *env.Reader) string {
 	host, port, err := net.SplitHostPort(r.Look("INTERNAL_ADDR"))
 	if err != nil {
 		port = strconv.Itoa(os.Getpid())

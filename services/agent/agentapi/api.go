@@ -32,6 +32,17 @@ type Fault struct {
 	CutIn   bool  `json:"cut_in"`
 }
 
+// Process is what the agent knows of the table that one process of its zone
+// holds. A process that is silent stays listed with its age for 10 minutes; one
+// that never spoke isn't known, so a list counts when the agent has listened for
+// longer than the 5 s between two words.
+type Process struct {
+	Process  string `json:"process"`
+	Version  int64  `json:"version"`
+	BehindMS *int64 `json:"behind_ms"` // how long it's known to hold an older one than the agent; null = it doesn't
+	AgeMS    int64  `json:"age_ms"`    // since it last said so
+}
+
 // Status is a zone as its agent sees it. Database is nil where it can't be asked
 // (or there is none), with the reason in DatabaseError.
 type Status struct {
@@ -39,6 +50,8 @@ type Status struct {
 	RouteVersion  int64            `json:"route_version"`
 	AppliedRoute  int64            `json:"applied_route"`
 	ControlAgeMS  int64            `json:"control_age_ms"` // since control answered; -1 = never
+	Route         []Process        `json:"route"`          // who holds which table, by name
+	ListeningMS   int64            `json:"listening_ms"`
 	Links         map[string]Link  `json:"links"`
 	Faults        map[string]Fault `json:"faults"`
 	Database      *Database        `json:"database"`

@@ -20,6 +20,7 @@ var (
 	ErrExists   = errs.New(errs.Conflict, "ROUTE_EXISTS", "there is a route table already, with other cells")
 	ErrRefused  = errs.New(errs.Unprocessable, "ROUTE_TABLE_REFUSED", "that table can't follow the current one")
 	ErrNone     = errs.New(errs.Unavailable, "ROUTE_NOT_READY", "there is no route table yet").After(time.Second)
+	ErrZone     = errs.New(errs.Unprocessable, "ROUTE_ZONE_UNKNOWN", "the route table has no such zone")
 	ErrOperator = errs.New(errs.Unauthenticated, "OPERATOR_KEY_WRONG", "this needs the operator's key")
 )
 
@@ -94,6 +95,42 @@ type Published struct {
 	Version int64 `json:"version"`
 	Created bool  `json:"created"` // false: init found a table and left it
 }
+
+// Ack is what a zone's agent knows of one process: which table it holds.
+type Ack struct {
+	Process  string `json:"process"`
+	Version  int64  `json:"version"`
+	BehindMS *int64 `json:"behind_ms"` // how long it's known to hold an older one than its agent; null = it doesn't
+	AgeMS    int64  `json:"age_ms"`    // since it last said so
+}
+
+// ZoneAcks is an agent's report: the table that it holds itself, and its processes.
+type ZoneAcks struct {
+	Zone        string `json:"zone"`
+	Version     int64  `json:"version"`
+	ListeningMS int64  `json:"listening_ms"` // how long the agent has listened to its processes
+	Processes   []Ack  `json:"processes"`
+}
+
+// ZoneState is a report as control keeps it. AgeMS null: that zone has not
+// reported since control started, and nothing is known of it.
+type ZoneState struct {
+	ZoneAcks
+	AgeMS *int64 `json:"age_ms"`
+	Done  bool   `json:"done"` // the agent and all its processes hold the version asked for
+}
+
+// Acks is the answer of GET /route/acks?version=V&wait=10s; without a version the
+// newest is asked for. Complete: every zone of the table is done.
+type Acks struct {
+	Version  int64       `json:"version"`
+	Complete bool        `json:"complete"`
+	Zones    []ZoneState `json:"zones"` // by name
+}
+
+// Settled is how long an agent must have listened before its list counts as
+// whole: each process speaks at least each 5 s.
+const Settled = 6 * time.Second
 
 // Version describes a stored table.
 type Version struct {

@@ -50,6 +50,26 @@ func (c *Client) Versions(ctx context.Context) (Versions, error) {
 	return out, c.json(ctx, http.MethodGet, "/route/versions", nil, &out)
 }
 
+// Report tells control what an agent knows of its zone.
+func (c *Client) Report(ctx context.Context, z ZoneAcks) error {
+	_, _, err := c.do(ctx, 0, http.MethodPost, "/route/acks", z)
+	return err
+}
+
+// Acks asks who holds the version, 0 = the newest, and waits for up to wait until
+// all do.
+func (c *Client) Acks(ctx context.Context, version int64, wait time.Duration) (Acks, error) {
+	var out Acks
+	_, b, err := c.do(ctx, wait, http.MethodGet, fmt.Sprintf("/route/acks?version=%d&wait=%s", version, min(wait, MaxWait)), nil)
+	if err != nil {
+		return out, err
+	}
+	if err := json.Unmarshal(b, &out); err != nil {
+		return out, errs.ErrUnavailable.Because(fmt.Errorf("answer of control: %w", err))
+	}
+	return out, nil
+}
+
 // Init publishes version 1, or finds that it's there.
 func (c *Client) Init(ctx context.Context, req InitRequest) (Published, error) {
 	var out Published
