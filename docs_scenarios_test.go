@@ -62,6 +62,7 @@ var faults = map[string]string{
 	"W05": "any certificate of the CA may call",
 	"W10": "dead after a clone: line ends, start order, a wrong README command",
 	"W11": "crash loop when a dependency is late or restarts",
+	"W12": "an out-of-memory loop at the memory that is stated",
 	"W13": "a wrapped 404 becomes a 500; a body overwrites the path's ID",
 }
 

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 
@@ -109,6 +110,27 @@ func TestDrills(t *testing.T) {
 			t.Errorf("cellctl %v = %d %q, want 2 and one line", bad, code, out)
 		}
 	}
+}
+
+// S-W12: everything runs for long under load at the memory that is stated for it:
+// nothing ends, nothing fails. A part that ended and came back is found, though
+// nobody missed it.
+func TestScenario_W12_Soak(t *testing.T) {
+	args := []string{"soak", "--short"}
+	if os.Getenv("CELLMART_LONG") != "" {
+		args = args[:1] // ten minutes
+	}
+	r, code := drill(t, args...)
+	if code != 0 || !*r.Pass || r.Figures["restarts"] != 0.0 || r.Figures["memory_most_mb"] == nil {
+		t.Errorf("drill %v = %d, %+v", args, code, r)
+	}
+	failsWith(t, []string{"c1/redis ended or was started again"}, "soak", "--short", "--sabotage")
+	state, err := local.Load(sys.root) // it knows c1/redis as it is now
+	if err != nil {
+		t.Fatal(err)
+	}
+	sys.State = state
+	atRest(t)
 }
 
 // The load counts every kind for every home, and loses nothing.

@@ -11,10 +11,11 @@ import (
 	"example.com/cellmart/cmd/cellctl/drill"
 	"example.com/cellmart/cmd/cellctl/load"
 	"example.com/cellmart/deploy/compose"
+	"example.com/cellmart/deploy/local"
 )
 
 func runDrill(ctx context.Context, c *cli, args []string) error {
-	cell := c.flags.String("cell", "", "the cell that is broken; default: unplug c3, db-down c2, instance c1")
+	cell := c.flags.String("cell", "", "the cell that is broken; default: unplug c3, db-down c2, instance c1; of soak, where its sabotage is")
 	seed := c.flags.Uint64("seed", 1, "of the load")
 	var sabotage sabotage
 	c.flags.Var(&sabotage, "sabotage", "plant a fault that the drill must find: it fails then; unplug: --sabotage=agent, --sabotage=redis")
@@ -158,6 +159,19 @@ func (b *breakable) Border(context.Context) (drill.Border, error) {
 	return drill.Border{Seen: seen.Inside + seen.Between, Foreign: seen.Foreign}, err
 }
 
+// Parts measures the processes.
+func (b *breakable) Parts(context.Context) ([]drill.Part, error) {
+	all, err := b.state.Parts()
+	return parts(all), err
+}
+
+func parts(all []local.Part) (out []drill.Part) {
+	for _, p := range all {
+		out = append(out, drill.Part(p))
+	}
+	return out
+}
+
 // containers is the same where the parts are containers.
 type containers struct {
 	breakable
@@ -197,4 +211,10 @@ func (b *containers) Share(ctx context.Context, what, cell, other string) (func(
 func (b *containers) Border(ctx context.Context) (drill.Border, error) {
 	seen, foreign, err := compose.Border(ctx, b.state)
 	return drill.Border{Seen: seen, Foreign: foreign}, err
+}
+
+// Parts measures the containers.
+func (b *containers) Parts(ctx context.Context) ([]drill.Part, error) {
+	all, err := compose.Memory(ctx, b.state)
+	return parts(all), err
 }

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"example.com/cellmart/deploy/local"
 )
 
 const root = "../.."
@@ -209,6 +211,41 @@ func TestRulesFindPlantedOnes(t *testing.T) {
 		got := strings.Join(violations(m), "; ")
 		if tc.want == "" && got != "" || !strings.Contains(got, tc.want) {
 			t.Errorf("found %q, want %q", got, tc.want)
+		}
+	}
+}
+
+// Local processes are held against the limits that containers have.
+func TestLimitsAreTheSameInBothWays(t *testing.T) {
+	t.Parallel()
+	m := load(t, "-f", "compose.yaml", "-f", "compose.split.yaml")
+	seen := 0
+	for name, s := range m.Services {
+		if oneShot(name) || strings.HasSuffix(name, "-2") {
+			continue
+		}
+		seen++
+		if want := fmt.Sprint(local.Limit(strings.Replace(name, "-", "/", 1))); s.MemLimit != want {
+			t.Errorf("%s has mem_limit %s, the local way %s", name, s.MemLimit, want)
+		}
+	}
+	if seen < 40 {
+		t.Errorf("only %d services were compared", seen)
+	}
+}
+
+func TestUsedMemory(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		m    memory
+		want int64
+	}{
+		{memory{Usage: 100, Stats: map[string]int64{"inactive_file": 30, "anon": 50}}, 70},
+		{memory{Usage: 100, Stats: map[string]int64{"total_inactive_file": 40}}, 60},
+		{memory{Usage: 100}, 100},
+	} {
+		if got := tc.m.used(); got != tc.want {
+			t.Errorf("%+v uses %d, want %d", tc.m, got, tc.want)
 		}
 	}
 }

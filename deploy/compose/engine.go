@@ -83,9 +83,10 @@ type container struct {
 	ID           string `json:"Id"`
 	RestartCount int
 	State        struct {
-		Running  bool
-		ExitCode int
-		Status   string
+		Running   bool
+		ExitCode  int
+		Status    string
+		StartedAt string
 	}
 	Config struct {
 		Labels      map[string]string

@@ -23,6 +23,7 @@ type Part struct {
 	Name     string `json:"name"` // the service
 	Alive    bool   `json:"alive"`
 	Restarts int    `json:"restarts"`
+	started  string
 	id       string
 }
 
@@ -39,9 +40,62 @@ func Parts(ctx context.Context, s *local.State) ([]Part, error) {
 		if c.State.Status == "exited" && c.State.ExitCode == 0 && oneShot(c.service()) {
 			continue
 		}
-		out = append(out, Part{Name: c.service(), Alive: c.State.Running, Restarts: c.RestartCount, id: c.ID})
+		out = append(out, Part{Name: c.service(), Alive: c.State.Running, Restarts: c.RestartCount, started: c.State.StartedAt, id: c.ID})
 	}
 	return out, nil
+}
+
+// Memory measures the containers that should run, against their limits.
+func Memory(ctx context.Context, s *local.State) ([]local.Part, error) {
+	parts, err := Parts(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	e, err := connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]local.Part, len(parts))
+	group, ctx := errgroup.WithContext(ctx)
+	for i, p := range parts {
+		out[i] = local.Part{Name: p.Name, Alive: p.Alive, Started: p.started}
+		group.Go(func() error {
+			var now stats
+			if err := e.get(ctx, "/containers/"+p.id+"/stats?stream=false&one-shot=true", &now); err != nil && !errors.Is(err, errGone) {
+				return err
+			}
+			out[i].Memory, out[i].Limit = now.Memory.used(), now.Memory.Limit
+			return nil
+		})
+	}
+	return out, group.Wait()
+}
+
+// stats is what the engine counts of a container.
+type stats struct {
+	Read time.Time
+	CPU  struct {
+		Usage struct {
+			Total int64 `json:"total_usage"`
+		} `json:"cpu_usage"`
+	} `json:"cpu_stats"`
+	Memory memory `json:"memory_stats"`
+}
+
+type memory struct {
+	Usage, Limit int64
+	Stats        map[string]int64
+}
+
+// used leaves out the files' pages that the kernel would drop first, as the docker
+// command does.
+func (m memory) used() int64 {
+	for _, name := range []string{"inactive_file", "total_inactive_file"} { // cgroup 2, and 1
+		if n, ok := m.Stats[name]; ok {
+			return m.Usage - n
+		}
+	}
+	return m.Usage
 }
 
 func oneShot(service string) bool {
@@ -145,21 +199,14 @@ func (e *engine) spent(ctx context.Context, parts []Part) (map[string]reading, e
 	group, ctx := errgroup.WithContext(ctx)
 	for _, p := range parts {
 		group.Go(func() error {
-			var stats struct {
-				Read time.Time
-				CPU  struct {
-					Usage struct {
-						Total int64 `json:"total_usage"`
-					} `json:"cpu_usage"`
-				} `json:"cpu_stats"`
-			}
-			err := e.get(ctx, "/containers/"+p.id+"/stats?stream=false&one-shot=true", &stats)
-			if errors.Is(err, errGone) || err == nil && stats.Read.IsZero() {
+			var now stats
+			err := e.get(ctx, "/containers/"+p.id+"/stats?stream=false&one-shot=true", &now)
+			if errors.Is(err, errGone) || err == nil && now.Read.IsZero() {
 				return nil // it doesn't run
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			out[p.id] = reading{at: stats.Read, cpu: time.Duration(stats.CPU.Usage.Total)}
+			out[p.id] = reading{at: now.Read, cpu: time.Duration(now.CPU.Usage.Total)}
 			return err
 		})
 	}

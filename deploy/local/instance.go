@@ -59,6 +59,12 @@ func (s *State) Remove(ctx context.Context, name string) error {
 	return s.save()
 }
 
+// StopAll ends processes at the same time and leaves them to Restart or Begin.
+func (s *State) StopAll(ctx context.Context, names ...string) error {
+	_, err := s.ended(ctx, names)
+	return err
+}
+
 // Stop ends a process and leaves it to Restart. With kill it isn't asked first.
 func (s *State) Stop(ctx context.Context, name string, kill bool) error {
 	p, err := s.Process(name)
@@ -74,9 +80,63 @@ func (s *State) Stop(ctx context.Context, name string, kill bool) error {
 	return p.Wait(ctx)
 }
 
+// Restart starts processes again as they were, and waits until all are ready;
+// those that run are ended first.
+func (s *State) Restart(ctx context.Context, names ...string) error {
+	again, err := s.ended(ctx, names)
+	if err != nil {
+		return err
+	}
+	return s.launch(ctx, again)
+}
+
+// Begin starts processes again as Restart does, and waits for nothing: what they
+// need may come later.
+func (s *State) Begin(ctx context.Context, names ...string) error {
+	again, err := s.ended(ctx, names)
+	if err != nil {
+		return err
+	}
+	for i := range again {
+		if err := again[i].start(s.logs()); err != nil {
+			return err
+		}
+		s.note(again[i])
+	}
+	return s.save()
+}
+
+// Ready waits until processes say that they are ready; one that ends first is an
+// error.
+func (s *State) Ready(ctx context.Context, names ...string) error {
+	for _, name := range names {
+		p, err := s.Process(name)
+		if err != nil {
+			return err
+		}
+		if err := p.ready(ctx); err != nil {
+			return fmt.Errorf("%w\n%s", err, s.lastLog(name))
+		}
+	}
+	return nil
+}
+
+// ended ends processes, and gives them as they are to be started.
+func (s *State) ended(ctx context.Context, names []string) ([]Process, error) {
+	var all []*Process
+	var out []Process
+	for _, name := range names {
+		p, err := s.Process(name)
+		if err != nil {
+			return nil, err
+		}
+		all, out = append(all, p), append(out, *p)
+	}
+	return out, end(ctx, all)
+}
+
 // RestartWith starts a process again with some variables changed, for a fault on
-// purpose. The state file keeps it as it should
-// be, so that Restart undoes it.
+// purpose. The state file keeps it as it should be, so that Restart undoes it.
 func (s *State) RestartWith(ctx context.Context, name string, env map[string]string) error {
 	p, err := s.Process(name)
 	if err != nil {

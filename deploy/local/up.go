@@ -347,18 +347,6 @@ func (s *State) again(ctx context.Context, o Options) error {
 	return s.seed(ctx, o)
 }
 
-// Restart starts one process again as it was; a running one is ended first.
-func (s *State) Restart(ctx context.Context, name string) error {
-	p, err := s.Process(name)
-	if err != nil {
-		return err
-	}
-	if err := end(ctx, []*Process{p}); err != nil {
-		return err
-	}
-	return s.launch(ctx, []Process{*p})
-}
-
 func (s *State) seed(ctx context.Context, o Options) error {
 	if !o.Seed || s.Seeded {
 		return nil

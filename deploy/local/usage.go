@@ -42,7 +42,11 @@ func (s *State) Usage(ctx context.Context, d time.Duration) (Usage, error) {
 	u := Usage{Seconds: time.Since(begin).Seconds()}
 	cores := float64(after-before) / clockTicks / u.Seconds
 	u.Cores = &cores
-	pss, err := PSS(pids)
+	var all []int
+	for _, own := range pids {
+		all = append(all, own...)
+	}
+	pss, err := PSS(all)
 	if err != nil {
 		u.Note = "memory is unknown: " + err.Error()
 		return u, nil
@@ -52,8 +56,9 @@ func (s *State) Usage(ctx context.Context, d time.Duration) (Usage, error) {
 }
 
 // spent is the CPU time so far of the demo's processes, their children, and
-// children that have ended, in ticks.
-func (s *State) spent() (ticks int64, pids []int, err error) {
+// children that have ended, in ticks; pids are each process and its children.
+func (s *State) spent() (ticks int64, pids map[int][]int, err error) {
+	pids = map[int][]int{}
 	ours := map[int]bool{}
 	for i := range s.Processes {
 		if p := &s.Processes[i]; p.Alive() {
@@ -92,7 +97,7 @@ func (s *State) spent() (ticks int64, pids []int, err error) {
 		for up := pid; up > 1; up = all[up].parent {
 			if ours[up] {
 				ticks += all[pid].ticks
-				pids = append(pids, pid)
+				pids[up] = append(pids[up], pid)
 				break
 			}
 		}

@@ -4,6 +4,7 @@
 //	unplug    a cell's links are cut, windows in turn:  plugged | cut 2 s, unplugged | plugged | ...
 //	db-down   a cell's Postgres is stopped, later started again
 //	instance  one of two instances of a service is killed, again and again
+//	soak      nothing is broken: ten minutes of load at the stated memory
 //
 // A drill passes when everything in its list of judgements holds; each figure that
 // decides is in the report. What it broke is mended at the end, also after an
@@ -14,6 +15,7 @@
 //	          redis: c1's catalog is cached in c3's Redis
 //	db-down   c1's Postgres is on the same machine as c2's, and stops with it
 //	instance  there is no second instance
+//	soak      c1's Redis is killed, and started again: nobody misses it
 //
 // A shared Redis hurts nobody: it is asked for 50 ms at most, and rarely when it's
 // gone. So unplug also looks at the border itself: who is connected where, or on

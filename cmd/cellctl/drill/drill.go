@@ -31,6 +31,16 @@ type System interface {
 	Share(ctx context.Context, what, cell, other string) (undo func(context.Context) error, err error)
 	// Border looks at what is connected to what.
 	Border(ctx context.Context) (Border, error)
+	// Parts measures every process or container.
+	Parts(ctx context.Context) ([]Part, error)
+}
+
+// Part is a process or container at one moment.
+type Part struct {
+	Name          string
+	Alive         bool
+	Started       string // another word when it was started again
+	Memory, Limit int64  // bytes
 }
 
 // Border is what a look at all parts' connections saw: local, the sockets of each
@@ -68,7 +78,7 @@ type Event struct {
 }
 
 // names of the drills and the cell that each breaks by default.
-var defaults = []struct{ name, cell string }{{"unplug", "c3"}, {"db-down", "c2"}, {"instance", "c1"}}
+var defaults = []struct{ name, cell string }{{"unplug", "c3"}, {"db-down", "c2"}, {"instance", "c1"}, {"soak", "c1"}}
 
 // Names lists the drills.
 func Names() (out []string) {
@@ -98,11 +108,16 @@ func Kinds(name string) []string {
 }
 
 // limit bounds a drill, whatever happens.
-const limit = 5 * time.Minute
+func limit(name string) time.Duration {
+	if name == "soak" {
+		return soakFor + 5*time.Minute
+	}
+	return 5 * time.Minute
+}
 
 // Run runs one drill by name. An error means that it couldn't be carried out.
 func Run(ctx context.Context, name string, o Options) (*Report, error) {
-	drills := map[string]func(context.Context, *run) error{"unplug": unplug, "db-down": dbDown, "instance": instance}
+	drills := map[string]func(context.Context, *run) error{"unplug": unplug, "db-down": dbDown, "instance": instance, "soak": soak}
 	do, ok := drills[name]
 	if !ok {
 		return nil, fmt.Errorf("there is no drill %q", name)
@@ -114,7 +129,7 @@ func Run(ctx context.Context, name string, o Options) (*Report, error) {
 			r.broken = i
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, limit(name))
 	defer cancel()
 	err := do(ctx, r)
 	if mended := r.mend(ctx); mended != nil {

@@ -195,6 +195,44 @@ func TestBorder(t *testing.T) {
 	}
 }
 
+// A soak fails on an error, a part that ended, a part over its limit, and memory
+// that grows; each is named.
+func TestSoak(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		change func(all []load.Sample, seen [][]Part)
+		want   string
+	}{
+		"as it should be": {func([]load.Sample, [][]Part) {}, ""},
+		"an error":        {func(all []load.Sample, _ [][]Part) { all[0].OK = false }, "1 of 1 requests failed"},
+		"a restart": {func(_ []load.Sample, seen [][]Part) {
+			for i := 5; i < 8; i++ {
+				seen[i][1].Started = "again"
+			}
+		}, "c1/redis ended or was started again"},
+		"an end":         {func(_ []load.Sample, seen [][]Part) { seen[7][0].Alive = false }, "c1/order ended or was started again"},
+		"over its limit": {func(_ []load.Sample, seen [][]Part) { seen[3][1].Memory = 129 << 20 }, "c1/redis has 129 MB, its limit is 128"},
+		"a leak": {func(_ []load.Sample, seen [][]Part) {
+			for i := range seen {
+				seen[i][0].Memory = int64(10+10*i) << 20
+			}
+		}, "memory grew 2.00 times between the second and the last quarter, 1.25 is allowed"},
+		"nothing measured": {func(_ []load.Sample, seen [][]Part) { seen[0][0].Memory, seen[0][1].Memory = 0, 0 }, "nothing ran, or no memory was measured"},
+	} {
+		all := []load.Sample{{OK: true, Took: ms}}
+		var seen [][]Part
+		for range 8 {
+			seen = append(seen, []Part{{"c1/order", true, "1", 50 << 20, 192 << 20}, {"c1/redis", true, "2", 5 << 20, 128 << 20}})
+		}
+		tc.change(all, seen)
+		r := &run{load: &load.Load{}, report: &Report{Figures: map[string]any{}}}
+		r.judgeSoak(all, seen)
+		if got := strings.Join(r.report.Failed, "\n"); got != tc.want {
+			t.Errorf("%s: failed %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
 // What was broken is mended in reverse, whatever fails, also when time is up.
 func TestMend(t *testing.T) {
 	t.Parallel()
@@ -221,7 +259,7 @@ func TestMend(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	t.Parallel()
-	if got := Names(); len(got) != 3 {
+	if got := Names(); len(got) != 4 {
 		t.Errorf("drills %v", got)
 	}
 	for name, cell := range map[string]string{"unplug": "c3", "db-down": "c2", "instance": "c1", "book": ""} {
