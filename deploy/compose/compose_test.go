@@ -51,6 +51,7 @@ type service struct {
 	CapAdd        []string `json:"cap_add"`
 	SecurityOpt   []string `json:"security_opt"`
 	MemLimit      string   `json:"mem_limit"`
+	Command       []string
 	Environment   map[string]string
 	Networks      map[string]json.RawMessage
 	Ports         []struct {

@@ -155,6 +155,13 @@ func (l *layout) agent(zone, n int) Process {
 	return l.service(zone, n, "agent", env)
 }
 
+// Services lists the services of a demo of so many cells, as they would be
+// started, with secrets of nobody.
+func Services(cells int) []Process {
+	l := &layout{o: Options{Cells: cells, PortBase: 8080, Bin: "cellmart"}, secrets: newSecrets(), pubkey: "key"}
+	return l.services()
+}
+
 // services lists what runs on top of the databases, brokers and caches.
 func (l *layout) services() []Process {
 	global := l.dsn("cellmart_app", l.secrets.App, 0, portPG)
