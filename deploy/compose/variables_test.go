@@ -49,6 +49,9 @@ func given(component string, vars []string, env map[string]string) map[string]st
 			}
 		}
 	}
+	if env["CELL"] == "global" {
+		delete(out, "AGENT_PG_DSN") // not read there
+	}
 	for _, name := range []string{"GOMAXPROCS", "GOGC"} {
 		out[name] = env[name]
 	}
