@@ -31,7 +31,8 @@ type server struct {
 	operator string
 	keeper   *keeper
 	border   *link.Border
-	db       *store // nil in the global zone
+	control  http.Handler // the way to control
+	db       *store       // nil in the global zone
 }
 
 // local is for the own zone and the operator.
@@ -44,6 +45,7 @@ func (s *server) local(o web.Options) http.Handler {
 	admin.GET("/status", s.handleStatus)
 	admin.PUT("/faults/:peer", s.handleFault)
 	admin.GET("/facts/:part", s.handleFacts)
+	admin.Any("/control/*", s.handleControl)
 	admin.GET("/transfers", s.handleStuck)
 	admin.GET("/transfers/:id", s.handleTransfer)
 	return e
@@ -137,6 +139,13 @@ func (s *server) handleStatus(c echo.Context) error {
 		out.Database.LeaseLeftMS = int64(n.LeaseLeftMS)
 	}
 	return c.JSON(http.StatusOK, out)
+}
+
+// handleControl passes an operator's request on to control, which listens for
+// agents only: /admin/control/route/acks is its /route/acks.
+func (s *server) handleControl(c echo.Context) error {
+	http.StripPrefix("/admin/control", s.control).ServeHTTP(c.Response(), c.Request())
+	return nil
 }
 
 // processes lists who holds which table, the agent itself first.

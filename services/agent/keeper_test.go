@@ -208,7 +208,12 @@ func TestPeersHandTablesOn(t *testing.T) {
 func TestAdminNeedsTheOperatorsKey(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	s := &server{cell: "c1", operator: "secret", keeper: b.k, db: b.k.db}
+	control := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/route/acks" || r.Header.Get("Authorization") != "Bearer secret" {
+			w.WriteHeader(http.StatusTeapot)
+		}
+	})
+	s := &server{cell: "c1", operator: "secret", keeper: b.k, db: b.k.db, control: control}
 	h := s.local(web.Options{Service: "agent", Cell: "c1"})
 	get := func(h http.Handler, path, key string) int {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, strings.NewReader(""))
@@ -229,6 +234,8 @@ func TestAdminNeedsTheOperatorsKey(t *testing.T) {
 		{"/admin/transfers/12x", "secret", 404},
 		{"/admin/transfers/12", "secret", 404},
 		{"/admin/facts/nothing", "secret", 404},
+		{"/admin/control/route/acks", "", 401},
+		{"/admin/control/route/acks", "secret", 200},
 		{"/route?after=x", "", 400},
 		{"/route", "", 204},
 	} {

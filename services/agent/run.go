@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httputil"
+	"net/url"
 	"path/filepath"
 	"time"
 
@@ -120,7 +122,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	if err := news.hear(k.acks, log); err != nil {
 		return err
 	}
-	s := &server{cell: c.Zone, name: c.Process, operator: c.Operator, keeper: k, border: border}
+	s := &server{cell: c.Zone, name: c.Process, operator: c.Operator, keeper: k, border: border, control: toControl(control.HTTP.Transport)}
 	group, ctx := errgroup.WithContext(ctx)
 	if c.DSN != "" {
 		pool, err := pg.Open(ctx, c.DSN, c.Zone, log)
@@ -202,6 +204,17 @@ func sources(c Config) (*controlapi.Client, map[string]source) {
 		}
 	}
 	return control, peers
+}
+
+// toControl passes requests on over the link.
+func toControl(way http.RoundTripper) http.Handler {
+	return &httputil.ReverseProxy{
+		Transport: way,
+		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "control"}) },
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			http.Error(w, "control: "+err.Error(), http.StatusServiceUnavailable)
+		},
+	}
 }
 
 // tellChanges runs the relay of what the zone's database commits, for search.

@@ -278,6 +278,21 @@ func TestLevels(t *testing.T) {
 	}
 }
 
+// TestDeafProcessAsksItsAgent: Redis confirms the table, but without NATS nobody
+// would hear that it's held.
+func TestDeafProcessAsksItsAgent(t *testing.T) {
+	t.Parallel()
+	r, a := redistest.New(t), newAgent(t)
+	cache := route.OpenCache(r.Addr)
+	t.Cleanup(cache.Close)
+	bring(t, cache, 2)
+	_, h := run(t, route.Options{
+		AgentURL: a.URL, NATSURL: "nats://127.0.0.1:1", RedisAddr: r.Addr, Key: public(key(1)), Process: "order@1", Interval: 10 * time.Millisecond,
+	})
+	waitVersion(t, h, 2)
+	waitFor(t, "the agent hears it again and again", func() bool { return a.asked.Load() > 3 && *a.after.Load() == "2" && *a.process.Load() == "order@1" })
+}
+
 // TestScenario_R04_AMovedUserIsNeverLookedForInTheOldCell: whatever comes late or
 // again from Redis, the agent or a push, the process goes on to the new home.
 func TestScenario_R04_AMovedUserIsNeverLookedForInTheOldCell(t *testing.T) {

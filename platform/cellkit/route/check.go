@@ -47,7 +47,7 @@ func (f *Follower) check(ctx context.Context, agent bool) error {
 	had := f.holder.Version()
 	known := f.fromCache(ctx)
 	var err error
-	if f.o.AgentURL != "" && (agent || !known) {
+	if f.o.AgentURL != "" && (agent || !known || f.deaf()) {
 		if err = f.fromAgent(ctx); err == nil {
 			f.asked, known = time.Now(), true
 		}
@@ -60,6 +60,10 @@ func (f *Follower) check(ctx context.Context, agent bool) error {
 	}
 	return err
 }
+
+// deaf says that no push can come and no ack can go: the agent hears which table
+// is held by being asked.
+func (f *Follower) deaf() bool { return f.conn != nil && !f.conn.IsConnected() }
 
 // fromCache reads the second level. True means that Redis has the held table or
 // has brought a newer one; whatever else it has, the agent knows better.

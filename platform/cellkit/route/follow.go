@@ -39,6 +39,7 @@ type Follower struct {
 	poll   chan struct{} // asks for a check now
 	say    chan struct{} // asks for an ack now
 	asked  time.Time     // when the agent last answered; of checkLoop alone
+	conn   *nats.Conn    // set by Run; nil: none is used
 
 	mu      sync.Mutex
 	source  string
@@ -109,6 +110,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	f.conn = nc
 	if nc != nil {
 		if nc != f.o.Conn {
 			defer nc.Close()

@@ -21,10 +21,10 @@ const maxAnswer = 8 << 20
 // Client calls control. The zero values of HTTP and Timeout work. It refuses to
 // be used for a user's request: control is never on a request's path.
 type Client struct {
-	BaseURL     string            // http://host:port; over a link the host is only a name
+	BaseURL     string            // http://host:port; over a link the host is only a name; an operator's is AGENT/admin/control
 	HTTP        *http.Client      // over a link: a transport that dials through the own agent
 	Key         ed25519.PublicKey // control's, for Route
-	OperatorKey string            // for Init and Publish
+	OperatorKey string            // for Init and Publish, and for everything by way of an agent
 	Timeout     time.Duration     // beyond the asked wait, default 5 s
 }
 
@@ -119,7 +119,7 @@ func (c *Client) do(ctx context.Context, wait time.Duration, method, path string
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	if c.OperatorKey != "" && method != http.MethodGet {
+	if c.OperatorKey != "" {
 		req.Header.Set("Authorization", "Bearer "+c.OperatorKey)
 	}
 	client := c.HTTP
