@@ -37,7 +37,7 @@ func TestHTTP(t *testing.T) {
 		status                   int
 		want                     []string
 	}{
-		{"lease", "POST", "/leases", `{"kind":"order","floor":"0","size":"10"}`, 200, []string{`{"lo":"` + at + `","hi":"` + end + `"}`}},
+		{"lease", "POST", "/leases", `{"kind":"order","floor":"0","size":"10"}`, 200, []string{`{"lo":"` + at + `","hi":"` + end + `","left":"5999990","holders":1}`}},
 		{"lease with all fields", "POST", "/leases", `{"kind":"order","floor":"0","size":"10","now_ms":"` + strconv.FormatInt(b.now.UnixMilli(), 10) + `","holder":"c1/order"}`, 200, []string{`"lo":"` + end}},
 		{"unknown kind", "POST", "/leases", `{"kind":"cat","floor":"0","size":"10"}`, 400, []string{`"IDS_UNKNOWN_KIND"`, `"field":"kind"`}},
 		{"no size", "POST", "/leases", `{"kind":"order","floor":"0"}`, 400, []string{`"field":"size"`}},

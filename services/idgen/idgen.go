@@ -30,34 +30,59 @@ type row struct {
 	pausedUntil int64 // ms since id.Epoch
 }
 
-// clocks is what the clocks show when a lease is decided.
+// clocks is what the clocks show when leases are decided.
 type clocks struct {
 	own, database time.Time
 	caller        time.Time // zero = not said
 }
+
+// early and late are the two ends of what the time may be. Several idgens, or one
+// whose clock was stepped, need not agree with each other: what they lease lies
+// below the budget of the earlier of the own clock and the database's, and begins
+// at or above the later one, so that the clock they share, their database's, is
+// proof enough, and so is their own when the database moved to another machine.
+func (c clocks) early() time.Time {
+	if c.own.Before(c.database) {
+		return c.own
+	}
+	return c.database
+}
+
+func (c clocks) late() time.Time {
+	if c.own.After(c.database) {
+		return c.own
+	}
+	return c.database
+}
+
+func (c clocks) floor() int64 { return id.SeqAt(c.late()) }
+func (c clocks) top() int64   { return min(id.SeqAt(c.early().Add(id.Budget)), id.MaxSeq) }
+
+// left is what may still be leased above the row.
+func (c clocks) left(r row) int64 { return max(c.top()-max(r.hi, c.floor()), 0) }
+
+func sinceEpoch(t time.Time) int64 { return t.Sub(id.Epoch).Milliseconds() }
 
 // decide is the whole rule of a lease: what the row becomes, and the lease or
 // the reason against it. A row that comes back changed must be stored even when
 // there is a reason against a lease: that's how a pause begins. incarnation is
 // the database's, now.
 func decide(r row, incarnation string, ask idgenapi.LeaseRequest, c clocks) (row, idgenapi.Lease, error) {
-	now := c.own.Sub(id.Epoch).Milliseconds()
-	if err := plausible(c, now); err != nil {
+	if err := plausible(c); err != nil {
 		return r, idgenapi.Lease{}, err
 	}
 	if !r.found || r.incarnation != incarnation {
 		r.found, r.incarnation = true, incarnation
-		r.pausedUntil = now + Pause.Milliseconds()
+		r.pausedUntil = sinceEpoch(c.late()) + Pause.Milliseconds()
 	}
-	if now < r.pausedUntil {
+	if now := sinceEpoch(c.early()); now < r.pausedUntil {
 		return r, idgenapi.Lease{}, idgenapi.ErrPaused.After(time.Duration(r.pausedUntil-now) * time.Millisecond)
 	}
-	lo := max(r.hi, ask.Floor, id.SeqAt(c.own))
-	top := id.SeqAt(c.own.Add(id.Budget))
+	lo, top := max(r.hi, ask.Floor, c.floor()), c.top()
 	if lo > top {
-		return r, idgenapi.Lease{}, idgenapi.ErrClock.Because(fmt.Errorf("the clock is behind: hi %d, the caller's floor %d, the most for now is %d", r.hi, ask.Floor, top))
+		return r, idgenapi.Lease{}, idgenapi.ErrClock.Because(fmt.Errorf("the clock is behind: hi %d, the caller's floor %d, the floor of now is %d and the most %d", r.hi, ask.Floor, c.floor(), top))
 	}
-	hi := min(lo+ask.Size, top, id.MaxSeq)
+	hi := min(lo+ask.Size, top)
 	if hi <= lo {
 		return r, idgenapi.Lease{}, idgenapi.ErrBudget
 	}
@@ -65,10 +90,39 @@ func decide(r row, incarnation string, ask idgenapi.LeaseRequest, c clocks) (row
 	return r, idgenapi.Lease{Lo: lo, Hi: hi}, nil
 }
 
-func plausible(c clocks, now int64) error {
+// answer is what came of one of the requests that are decided together.
+type answer struct {
+	lease idgenapi.Lease
+	err   error
+}
+
+// decideAll decides for all that wait, one after the other. When there is less
+// left than they want, each is cut to its share of it.
+func decideAll(r row, incarnation string, asks []idgenapi.LeaseRequest, own, database time.Time) (row, []answer) {
+	var want int64
+	for _, ask := range asks {
+		want += ask.Size
+	}
+	out := make([]answer, len(asks))
+	for i, ask := range asks {
+		c := clocks{own: own, database: database}
+		if ask.NowMS != 0 {
+			c.caller = time.UnixMilli(ask.NowMS)
+		}
+		size := ask.Size
+		if left := c.left(r); want > left {
+			ask.Size = min(size, max(left/int64(len(asks)-i), 1))
+		}
+		want -= size
+		r, out[i].lease, out[i].err = decide(r, incarnation, ask, c)
+	}
+	return r, out
+}
+
+func plausible(c clocks) error {
 	var why error
 	switch {
-	case now <= 0:
+	case sinceEpoch(c.own) <= 0:
 		why = fmt.Errorf("the clock shows %v, before the project's epoch", c.own)
 	case c.own.After(c.database.Add(maxAhead)):
 		why = fmt.Errorf("the clock shows %v, the database's %v", c.own, c.database)

@@ -46,7 +46,13 @@ func TestDecide(t *testing.T) {
 		{name: "after a pause", row: with(func(r *row) { r.pausedUntil = ms }), size: 10, clocks: same, lo: at, hi: at + 10, paused: ms},
 		{name: "a day ahead of the database", row: used, size: 1, clocks: clocks{own: noon, database: noon.Add(-24*time.Hour - 1)}, err: idgenapi.ErrClock},
 		{name: "a day ahead of the caller", row: used, size: 1, clocks: clocks{own: noon, database: noon, caller: noon.Add(-24*time.Hour - 1)}, err: idgenapi.ErrClock},
-		{name: "an hour ahead of both", row: used, size: 9, clocks: clocks{own: noon, database: noon.Add(-time.Hour), caller: noon.Add(-time.Hour)}, lo: at, hi: at + 9},
+		{name: "an hour ahead of the caller", row: used, size: 9, clocks: clocks{own: noon, database: noon, caller: noon.Add(-time.Hour)}, lo: at, hi: at + 9},
+		{name: "an hour ahead of the database", row: used, size: 9, clocks: clocks{own: noon, database: noon.Add(-time.Hour)}, err: idgenapi.ErrClock},
+		{name: "an hour behind the database", row: used, size: 9, clocks: clocks{own: noon, database: noon.Add(time.Hour)}, err: idgenapi.ErrClock},
+		{name: "begins at the later clock", row: used, size: 9, clocks: clocks{own: noon.Add(-10 * time.Second), database: noon}, lo: at, hi: at + 9},
+		{name: "ends by the earlier clock", row: with(func(r *row) { r.hi = top - 1_000_005 }), size: 9, clocks: clocks{own: noon.Add(-10 * time.Second), database: noon}, lo: top - 1_000_005, hi: top - 1_000_000},
+		{name: "a pause begins by the later clock", row: row{}, size: 1, clocks: clocks{own: noon, database: noon.Add(-time.Second)}, err: idgenapi.ErrPaused, paused: ms + 65_000},
+		{name: "a pause ends by the earlier clock", row: with(func(r *row) { r.pausedUntil = ms }), size: 1, clocks: clocks{own: noon, database: noon.Add(-time.Second)}, err: idgenapi.ErrPaused, paused: ms},
 		{name: "before the epoch", row: used, size: 1, clocks: clocks{own: id.Epoch.Add(-1), database: noon}, err: idgenapi.ErrClock},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -64,6 +70,55 @@ func TestDecide(t *testing.T) {
 				t.Errorf("a clock that can't be right changed the row: %+v", next)
 			}
 		})
+	}
+}
+
+// Those who wait together are decided one after the other; when there is less than
+// they want, each gets its share, and none nothing.
+func TestDecideAll(t *testing.T) {
+	t.Parallel()
+	const inc = "7/00000001/1"
+	top := id.SeqAt(noon.Add(id.Budget))
+	asks := func(sizes ...int64) (out []idgenapi.LeaseRequest) {
+		for _, n := range sizes {
+			out = append(out, idgenapi.LeaseRequest{Size: n})
+		}
+		return out
+	}
+	far := asks(10, 10)
+	far[0].Floor = top + 1
+	ahead := asks(10, 10)
+	ahead[1].NowMS = noon.Add(-25 * time.Hour).UnixMilli()
+	for _, tc := range []struct {
+		name string
+		left int64
+		asks []idgenapi.LeaseRequest
+		want []int64 // sizes, 0 = refused
+		errs []error
+	}{
+		{"enough for all", 1_000, asks(10, 500, 490), []int64{10, 500, 490}, nil},
+		{"a share each", 1_000, asks(10_000, 100, 10_000, 10_000), []int64{250, 100, 325, 325}, nil},
+		{"one each", 3, asks(50, 50, 50), []int64{1, 1, 1}, nil},
+		{"fewer than wait", 1, asks(50, 50), []int64{1, 0}, []error{nil, idgenapi.ErrBudget}},
+		{"one asks from beyond", 1_000, far, []int64{0, 10}, []error{idgenapi.ErrClock, nil}},
+		{"one caller's clock is off", 1_000, ahead, []int64{10, 0}, []error{nil, idgenapi.ErrClock}},
+	} {
+		r := row{found: true, hi: top - tc.left, incarnation: inc}
+		next, got := decideAll(r, inc, tc.asks, noon, noon)
+		lo := r.hi
+		for i, a := range got {
+			var want error
+			if tc.errs != nil {
+				want = tc.errs[i]
+			}
+			if !errors.Is(a.err, want) || a.lease.Hi-a.lease.Lo != tc.want[i] || a.err == nil && a.lease.Lo != lo {
+				t.Errorf("%s: %d is [%d, %d), %v, want %d from %d, %v", tc.name, i, a.lease.Lo, a.lease.Hi, a.err, tc.want[i], lo, want)
+			}
+			lo += tc.want[i]
+		}
+		if next.hi != lo {
+			t.Errorf("%s: hi became %d, want %d", tc.name, next.hi, lo)
+		}
 	}
 }
 

@@ -27,6 +27,7 @@ type model struct {
 	most    int64 // a lease's size: small for many leases, large to run ahead of time
 	blind   bool  // the guard is off: changes of the database aren't seen
 	offset  time.Duration
+	apart   time.Duration // the second idgen's clock is ahead of the first's by this
 	last    idgenapi.Lease
 	refused map[string]int
 }
@@ -69,7 +70,7 @@ func (m *model) lease(_ context.Context, _ string, floor, size int64) (int64, in
 		return 0, 0, errCrash
 	}
 	now := time.Now().Add(m.offset)
-	next, lease, err := decide(m.row, m.incarnation(), idgenapi.LeaseRequest{Floor: floor, Size: min(size, m.most)}, clocks{own: now, database: now})
+	next, lease, err := decide(m.row, m.incarnation(), idgenapi.LeaseRequest{Floor: floor, Size: min(size, m.most)}, clocks{own: now.Add(m.apart * time.Duration(m.r.IntN(2))), database: now})
 	if fate == 1 { // decided, not committed
 		return 0, 0, errCrash
 	}
@@ -216,7 +217,7 @@ func TestScenario_I02_ClockSteps(t *testing.T) {
 func TestDatabaseGoesBack(t *testing.T) {
 	t.Parallel()
 	inModel(t, func(t *testing.T, m *model) {
-		m.most = id.MaxLease
+		m.most, m.apart = id.MaxLease, 20*time.Second // more than the pause has to spare
 		event := func() {
 			if m.chance(4) == 0 {
 				m.restore()

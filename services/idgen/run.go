@@ -14,6 +14,7 @@ import (
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/cellkit/web"
 	"example.com/cellmart/platform/routing"
+	"example.com/cellmart/services/idgen/idgenapi"
 )
 
 // Config is idgen's settings.
@@ -74,7 +75,14 @@ func newService(st *store, log *slog.Logger) *service {
 	if st.step == nil {
 		st.step = func(string) error { return nil }
 	}
-	return &service{store: st, clock: time.Now, log: log, count: func(string, string) {}}
+	if st.databaseClock == nil {
+		st.databaseClock = func(shows time.Time) time.Time { return shows }
+	}
+	s := &service{store: st, clock: time.Now, log: log, count: func(string, string) {}}
+	for range idgenapi.Kinds() {
+		s.queues = append(s.queues, &queue{})
+	}
+	return s
 }
 
 func newServer(s *service, cell string, metrics *obs.Metrics) *echo.Echo {

@@ -17,7 +17,16 @@ type service struct {
 	clock func() time.Time
 	log   *slog.Logger
 	count func(kind, result string) // metrics; never nil
+
+	queues []*queue // by the kind's number - 1
 }
+
+// How long an empty budget is waited for before a caller is told so: it grows by
+// 1,000 in each step.
+const (
+	budgetStep = 10 * time.Millisecond
+	budgetWait = 1500 * time.Millisecond // less than callers wait for an answer
+)
 
 // lease gives a range, or says why not. Its refusals that a person must look at
 // are alarms in the log.
@@ -25,26 +34,23 @@ func (s *service) lease(ctx context.Context, ask idgenapi.LeaseRequest) (idgenap
 	if err := validate(ask); err != nil {
 		return idgenapi.Lease{}, err
 	}
-	var caller time.Time
-	if ask.NowMS != 0 {
-		caller = time.UnixMilli(ask.NowMS)
+	lease, err := s.await(ctx, ask)
+	for waited := time.Duration(0); errors.Is(err, idgenapi.ErrBudget) && waited < budgetWait; waited += budgetStep {
+		select {
+		case <-time.After(budgetStep):
+			lease, err = s.await(ctx, ask)
+		case <-ctx.Done():
+			return idgenapi.Lease{}, context.Cause(ctx)
+		}
 	}
-	var was, is row
-	lease, err := s.store.lease(ctx, ask, func(r row, incarnation string, database time.Time) (row, idgenapi.Lease, error) {
-		next, lease, err := decide(r, incarnation, ask, clocks{own: s.clock(), database: database, caller: caller})
-		was, is = r, next
-		return next, lease, err
-	})
 	log := s.log.With("kind", ask.Kind, "holder", ask.Holder)
 	switch {
 	case err == nil:
 		s.count(ask.Kind, "leased")
 		log.Info("leased", "lo", lease.Lo, "hi", lease.Hi)
+		return lease, nil
 	case errors.Is(err, idgenapi.ErrPaused):
 		s.count(ask.Kind, "paused")
-		if was.incarnation != is.incarnation {
-			log.Warn("the database changed, leases pause", "was", was.incarnation, "is", is.incarnation, "until", id.Epoch.Add(time.Duration(is.pausedUntil)*time.Millisecond))
-		}
 	case errors.Is(err, idgenapi.ErrClock):
 		s.count(ask.Kind, "clock")
 		log.Error("no lease: the clocks disagree", "alarm", "ids.clock", "error", err)
@@ -54,10 +60,7 @@ func (s *service) lease(ctx context.Context, ask idgenapi.LeaseRequest) (idgenap
 	default:
 		s.count(ask.Kind, errs.From(err).Code)
 	}
-	if err != nil {
-		return idgenapi.Lease{}, err
-	}
-	return lease, nil
+	return idgenapi.Lease{}, err
 }
 
 // status reports every kind.

@@ -41,10 +41,12 @@ type LeaseRequest struct {
 	Holder string `json:"holder,omitempty"`        // who asks, for the journal
 }
 
-// Lease is the range [Lo, Hi).
+// Lease is the range [Lo, Hi), and what the next step is made of.
 type Lease struct {
-	Lo int64 `json:"lo,string"`
-	Hi int64 `json:"hi,string"`
+	Lo      int64 `json:"lo,string"`
+	Hi      int64 `json:"hi,string"`
+	Left    int64 `json:"left,string"` // of the budget after this lease
+	Holders int   `json:"holders"`     // who leased of this kind within an hour
 }
 
 // Status is the answer of GET /status.

@@ -8,10 +8,12 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"example.com/cellmart/platform/cellkit/call"
 	"example.com/cellmart/platform/cellkit/errs"
+	"example.com/cellmart/platform/cellkit/id"
 )
 
 const maxAnswer = 64 << 10
@@ -25,6 +27,16 @@ type Client struct {
 
 	base string
 	http *http.Client
+
+	mu   sync.Mutex
+	room map[string]room
+}
+
+// room is what idgen said with the last lease of a kind.
+type room struct {
+	left    int64
+	holders int
+	at      time.Time
 }
 
 // NewClient calls idgen at base (http://idgen) through hc, whose transport dials
@@ -48,7 +60,25 @@ func (c *Client) Lease(ctx context.Context, kind string, floor, size int64) (lo,
 	if err != nil {
 		return 0, 0, fmt.Errorf("lease %s: %w", kind, err)
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.room == nil {
+		c.room = map[string]room{}
+	}
+	c.room[kind] = room{out.Left, out.Holders, time.Now()}
 	return out.Lo, out.Hi, nil
+}
+
+// Room is what is left of a kind's budget by the last lease, grown since as time
+// lets it, and among how many it is shared; it is an id.RoomFunc.
+func (c *Client) Room(kind string) id.Room {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r, ok := c.room[kind]
+	if !ok {
+		return id.Room{}
+	}
+	return id.Room{Left: min(r.left+id.PerMilli*time.Since(r.at).Milliseconds(), id.PerMilli*id.Budget.Milliseconds()), Holders: r.holders}
 }
 
 // Status asks how all kinds stand.
