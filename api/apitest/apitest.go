@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -30,6 +31,30 @@ func Check(t testing.TB, r *http.Request, res *http.Response) {
 	t.Helper()
 	if err := Validate(r, res); err != nil {
 		t.Error(err)
+	}
+}
+
+// Serve has a handler answer a request, and checks both.
+func Serve(t testing.TB, h http.Handler, r *http.Request) *httptest.ResponseRecorder {
+	t.Helper()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	r.Body, _ = r.GetBody()
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, r)
+	Check(t, r, rec.Result())
+	return rec
+}
+
+// Prepare reads the document now: a test that measures waits doesn't want it in
+// the middle.
+func Prepare(t testing.TB) {
+	t.Helper()
+	if _, err := document(); err != nil {
+		t.Fatal(err)
 	}
 }
 

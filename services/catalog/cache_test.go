@@ -87,7 +87,7 @@ func TestRedisComesAndGoes(t *testing.T) {
 	path := "/api/v1/products/" + p.ID.String()
 	read := func(want string) {
 		t.Helper()
-		got := decode[catalogapi.Product](t, ask(e, request{method: "GET", path: path}))
+		got := decode[catalogapi.Product](t, ask(t, e, request{method: "GET", path: path}))
 		if got.Title != want {
 			t.Errorf("title %q, want %q", got.Title, want)
 		}

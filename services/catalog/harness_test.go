@@ -16,6 +16,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"example.com/cellmart/api/apitest"
 	"example.com/cellmart/platform/cellkit/id"
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/cellkit/pg/pgtest"
@@ -144,7 +145,7 @@ type request struct {
 	want                          string // in the body
 }
 
-func ask(e *echo.Echo, r request, header ...string) *httptest.ResponseRecorder {
+func ask(t testing.TB, e *echo.Echo, r request, header ...string) *httptest.ResponseRecorder {
 	req := httptest.NewRequest(r.method, r.path, strings.NewReader(r.body))
 	if r.body != "" {
 		req.Header.Set("Content-Type", "application/json")
@@ -160,9 +161,7 @@ func ask(e *echo.Echo, r request, header ...string) *httptest.ResponseRecorder {
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	rec := httptest.NewRecorder()
-	e.ServeHTTP(rec, req)
-	return rec
+	return apitest.Serve(t, e, req)
 }
 
 func (r request) check(t *testing.T, rec *httptest.ResponseRecorder) {

@@ -55,22 +55,22 @@ func TestWriting(t *testing.T) {
 		{"too long", "POST", path, body(`,"x":"` + strings.Repeat("x", 64<<10) + `"`), "x", alice, 413, "BODY_TOO_LARGE"},
 		{"not JSON", "POST", path, `lamp`, "x", alice, 400, "INVALID_JSON"},
 	} {
-		rec := ask(e, r, web.HeaderSeller, "true")
+		rec := ask(t, e, r, web.HeaderSeller, "true")
 		r.check(t, rec)
 		if got := rec.Header().Get(web.HeaderReplayed) == "true"; got != strings.HasPrefix(r.name, "again") {
 			t.Errorf("%s: replayed %v", r.name, got)
 		}
 	}
 	r := request{"a shopper", "POST", path, good, "x", alice, 403, "NOT_A_SELLER"}
-	r.check(t, ask(e, r))
-	r.check(t, ask(e, r, web.HeaderSeller, "false"))
+	r.check(t, ask(t, e, r))
+	r.check(t, ask(t, e, r, web.HeaderSeller, "false"))
 
 	w.ids.(*counting).empty.Store(true)
 	r = request{"no IDs", "POST", path, good, "y", alice, 503, "IDS_EXHAUSTED"}
-	r.check(t, ask(e, r, web.HeaderSeller, "true"))
+	r.check(t, ask(t, e, r, web.HeaderSeller, "true"))
 	w.ids.(*counting).empty.Store(false)
 	r = request{"IDs are back", "POST", path, good, "y", alice, 201, `"version":11`}
-	rec := ask(e, r, web.HeaderSeller, "true")
+	rec := ask(t, e, r, web.HeaderSeller, "true")
 	r.check(t, rec)
 	var p catalogapi.Product
 	if err := json.Unmarshal(rec.Body.Bytes(), &p); err != nil {
@@ -106,10 +106,10 @@ func TestChanging(t *testing.T) {
 		{"all prices, one otherwise", "PATCH", path, `{"price":300,` + sku(p.SKUs[1].ID, 310)[1:], "", alice, 200, `"price":310`},
 		{"off", "PATCH", path, `{"active":false}`, "", alice, 200, `"active":false`},
 	} {
-		r.check(t, ask(e, r, web.HeaderSeller, "true"))
+		r.check(t, ask(t, e, r, web.HeaderSeller, "true"))
 	}
 	r := request{"a shopper", "PATCH", path, `{"active":true}`, "", alice, 403, "NOT_A_SELLER"}
-	r.check(t, ask(e, r))
+	r.check(t, ask(t, e, r))
 
 	f, err := w.store.feed(t.Context(), "", 0, 10)
 	if err != nil {
@@ -136,7 +136,7 @@ func TestReading(t *testing.T) {
 		t.Fatal(err)
 	}
 	early := request{"before the first pull", "GET", "/api/v1/products", "", "", 0, 503, "CATALOG_NOT_READY"}
-	early.check(t, ask(e, early))
+	early.check(t, ask(t, e, early))
 	f.mustStep(t)
 	const list = "/api/v1/products"
 	for _, r := range []request{
@@ -159,7 +159,7 @@ func TestReading(t *testing.T) {
 		{"malformed SKUs", "GET", "/internal/skus?ids=1,", "", "", alice, 400, `"field":"ids"`},
 		{"too many SKUs", "GET", "/internal/skus?ids=1" + strings.Repeat(",1", 200), "", "", alice, 400, `"field":"ids"`},
 	} {
-		rec := ask(e, r)
+		rec := ask(t, e, r)
 		r.check(t, rec)
 		if r.status == 200 && rec.Header().Get(catalogapi.HeaderVersion) != "11" {
 			t.Errorf("%s: version %q, want 11", r.name, rec.Header().Get(catalogapi.HeaderVersion))
@@ -218,7 +218,7 @@ func TestPages(t *testing.T) {
 	seen := map[id.ID]bool{}
 	next := ""
 	for page := 0; page == 0 || next != ""; page++ {
-		got := decode[catalogapi.ProductList](t, ask(e, request{method: "GET", path: "/api/v1/products?category=books&limit=3&cursor=" + next}))
+		got := decode[catalogapi.ProductList](t, ask(t, e, request{method: "GET", path: "/api/v1/products?category=books&limit=3&cursor=" + next}))
 		if len(got.Items) > 3 || page > 4 {
 			t.Fatalf("page %d has %d", page, len(got.Items))
 		}
@@ -230,7 +230,7 @@ func TestPages(t *testing.T) {
 		}
 		if next = got.NextCursor; next != "" {
 			r := request{"the cursor with another filter", "GET", "/api/v1/products?limit=3&cursor=" + next, "", "", 0, 400, "INVALID_CURSOR"}
-			r.check(t, ask(e, r))
+			r.check(t, ask(t, e, r))
 		}
 	}
 	if len(seen) != n {
@@ -262,6 +262,6 @@ func TestFollowOverHTTP(t *testing.T) {
 	stop()
 	for _, q := range []string{"after=-1", "after=x", "limit=0", "limit=501", "wait=x", "wait=-1s"} {
 		r := request{q, "GET", "/feed?" + q, "", "", 0, 400, `"field"`}
-		r.check(t, ask(writerEcho(t, w), r))
+		r.check(t, ask(t, writerEcho(t, w), r))
 	}
 }

@@ -257,7 +257,7 @@ func TestFeedAway(t *testing.T) {
 	start(t, f)
 	p := w.mustCreate(t, alice, "1", newProduct("one", 100))
 	e := copyEcho(f, noCache())
-	if rec := ask(e, request{method: "GET", path: "/api/v1/products"}); rec.Code != 200 || rec.Header().Get(catalogapi.HeaderVersion) != "8" {
+	if rec := ask(t, e, request{method: "GET", path: "/api/v1/products"}); rec.Code != 200 || rec.Header().Get(catalogapi.HeaderVersion) != "8" {
 		t.Errorf("with the feed away: %d, version %s", rec.Code, rec.Header().Get(catalogapi.HeaderVersion))
 	}
 	s.set(direct{w})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"example.com/cellmart/api/apitest"
 	"example.com/cellmart/platform/cellkit/errs"
 	"example.com/cellmart/platform/cellkit/id"
 	"example.com/cellmart/platform/cellkit/web"
@@ -18,7 +19,7 @@ import (
 )
 
 // ask sends a request as the gateway does, by the given user.
-func ask(e *echo.Echo, method, path, body string, user id.ID, key string) *httptest.ResponseRecorder {
+func ask(t testing.TB, e *echo.Echo, method, path, body string, user id.ID, key string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
@@ -31,9 +32,7 @@ func ask(e *echo.Echo, method, path, body string, user id.ID, key string) *httpt
 	if key != "" {
 		r.Header.Set(web.HeaderIdempotencyKey, key)
 	}
-	rec := httptest.NewRecorder()
-	e.ServeHTTP(rec, r)
-	return rec
+	return apitest.Serve(t, e, r)
 }
 
 func (f *fixture) echo() *echo.Echo {
@@ -89,7 +88,7 @@ func TestHTTP(t *testing.T) {
 		{"bad limit", "GET", "/api/v1/seller/stock?limit=0", "", "", seller, 400, `"field":"limit"`},
 		{"tampered cursor", "GET", "/api/v1/seller/stock?cursor=AAAA", "", "", seller, 400, "INVALID_CURSOR"},
 	} {
-		rec := ask(e, tc.method, tc.path, tc.body, tc.user, tc.key)
+		rec := ask(t, e, tc.method, tc.path, tc.body, tc.user, tc.key)
 		if rec.Code != tc.status || !strings.Contains(rec.Body.String(), tc.want) {
 			t.Errorf("%s: %d %s, want %d with %s", tc.name, rec.Code, rec.Body, tc.status, tc.want)
 		}
@@ -108,10 +107,10 @@ func TestCatalogIsOnlyNeededForNewSKUs(t *testing.T) {
 	f.stock(1, 1)
 	f.sellers = fakeSellers{err: errs.ErrUnavailable}
 	e := f.echo()
-	if rec := ask(e, "PUT", "/api/v1/seller/stock/"+sku(1).String(), `{"add":1}`, seller, "a"); rec.Code != http.StatusOK {
+	if rec := ask(t, e, "PUT", "/api/v1/seller/stock/"+sku(1).String(), `{"add":1}`, seller, "a"); rec.Code != http.StatusOK {
 		t.Errorf("known SKU: %d %s, want 200", rec.Code, rec.Body)
 	}
-	if rec := ask(e, "PUT", "/api/v1/seller/stock/"+sku(2).String(), `{"add":1}`, seller, "b"); rec.Code != http.StatusServiceUnavailable {
+	if rec := ask(t, e, "PUT", "/api/v1/seller/stock/"+sku(2).String(), `{"add":1}`, seller, "b"); rec.Code != http.StatusServiceUnavailable {
 		t.Errorf("new SKU: %d %s, want 503", rec.Code, rec.Body)
 	}
 }
@@ -127,7 +126,7 @@ func TestPages(t *testing.T) {
 	seen := map[id.ID]bool{}
 	cursor := ""
 	for page := 0; page == 0 || cursor != ""; page++ {
-		rec := ask(e, "GET", "/api/v1/seller/stock?limit=3&cursor="+cursor, "", seller, "")
+		rec := ask(t, e, "GET", "/api/v1/seller/stock?limit=3&cursor="+cursor, "", seller, "")
 		var list inventoryapi.StockList
 		if err := json.Unmarshal(rec.Body.Bytes(), &list); err != nil || rec.Code != 200 || len(list.Items) > 3 || page > 3 {
 			t.Fatalf("page %d: %d %s %v", page, rec.Code, rec.Body, err)
@@ -139,7 +138,7 @@ func TestPages(t *testing.T) {
 			seen[v.SKU] = true
 		}
 		if cursor = list.NextCursor; cursor != "" {
-			other := ask(e, "GET", "/api/v1/seller/stock?cursor="+cursor, "", id.Make(2, sellerSlot, false), "")
+			other := ask(t, e, "GET", "/api/v1/seller/stock?cursor="+cursor, "", id.Make(2, sellerSlot, false), "")
 			if other.Code != 400 {
 				t.Errorf("another seller's cursor: %d, want 400", other.Code)
 			}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"example.com/cellmart/api/apitest"
 	"example.com/cellmart/platform/cellkit/bus"
 	"example.com/cellmart/platform/cellkit/bus/bustest"
 	"example.com/cellmart/platform/cellkit/errs"
@@ -243,9 +244,7 @@ func (w *world) ask(method, path string, body any, user id.ID, key string) *http
 	if key != "" {
 		r.Header.Set(web.HeaderIdempotencyKey, key)
 	}
-	rec := httptest.NewRecorder()
-	w.echo.ServeHTTP(rec, r)
-	return rec
+	return apitest.Serve(w.t, w.echo, r)
 }
 
 // want is ask that must have that status; it gives the order in the answer.

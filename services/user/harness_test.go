@@ -17,6 +17,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"example.com/cellmart/api/apitest"
 	"example.com/cellmart/platform/cellkit/bus"
 	"example.com/cellmart/platform/cellkit/bus/bustest"
 	"example.com/cellmart/platform/cellkit/id"
@@ -42,6 +43,7 @@ type world struct {
 }
 
 type cell struct {
+	t    testing.TB
 	name string
 	db   *pgtest.DB
 	svc  *service
@@ -56,6 +58,7 @@ func (w *world) Next(_ string, slot routing.Slot) (id.ID, error) {
 
 func newWorld(t *testing.T, names ...string) *world {
 	t.Helper()
+	apitest.Prepare(t)
 	w := &world{t: t, table: &routing.Holder{}, cells: map[string]*cell{}, names: names, poked: make(chan struct{}, 1), cut: map[string]bool{}}
 	spec := routing.Spread(names).Spec()
 	spec.Version = 1
@@ -97,7 +100,7 @@ func (w *world) newCell(c routing.Cell, key ed25519.PrivateKey) *cell {
 	s.handlers(consumer)
 	e := web.New(web.Options{Service: name, Cell: c.Name, Timeout: 20 * time.Second})
 	s.routes(e)
-	return &cell{name: c.Name, db: db, svc: s, echo: e, bus: consumer}
+	return &cell{t: w.t, name: c.Name, db: db, svc: s, echo: e, bus: consumer}
 }
 
 func (w *world) poke() {
@@ -225,8 +228,7 @@ func (c *cell) ask(method, path, body string, user id.ID, slot routing.Slot, key
 	if key != "" {
 		r.Header.Set(web.HeaderIdempotencyKey, key)
 	}
-	rec := httptest.NewRecorder()
-	c.echo.ServeHTTP(rec, r)
+	rec := apitest.Serve(c.t, c.echo, r)
 	raw, _ := io.ReadAll(rec.Body)
 	return response{rec.Code, rec.Header(), string(raw)}
 }
