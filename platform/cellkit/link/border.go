@@ -17,7 +17,7 @@ import (
 
 // Target is something in this zone that others may reach.
 type Target struct {
-	Addr  string   // where it listens, inside the zone
+	Addr  string   // where it listens, inside the zone; several instances: a:1|b:1
 	Allow []string // the certificate names that may open it: AgentName(zone), EdgeName
 }
 

@@ -37,6 +37,21 @@ func TestStreamGoesThrough(t *testing.T) {
 	}
 }
 
+// A target may have several instances: whoever runs is reached, here and there.
+func TestTargetOfTwoInstances(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, map[string]Target{
+		"two":  {Addr: deadAddr(t) + "|" + echoServer(t), Allow: []string{"agent.c2"}},
+		"none": {Addr: deadAddr(t) + "|" + deadAddr(t), Allow: []string{"agent.c2"}},
+	}, "c1", "c2")
+	for range 8 { // begun with either
+		say(t, dial(t, w.zones["c2"], "c1", "two"), "to the other zone")
+		say(t, dial(t, w.zones["c2"], "c2", "two"), "at home")
+	}
+	_, err := w.zones["c2"].dialer.Dial(within(t, 5*time.Second), "c1", "none")
+	wantErr(t, err, ErrTargetDown, "c1")
+}
+
 func TestWhoMayOpenWhat(t *testing.T) {
 	t.Parallel()
 	echo := echoServer(t)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"strconv"
@@ -71,9 +72,22 @@ func (b *Border) reach(ctx context.Context, zone, target string) (net.Conn, *wir
 	return s, p.wire, b.holder(ctx, p, p.count, term), nil
 }
 
-func dialTarget(ctx context.Context, addr string) (net.Conn, error) {
+// dialTarget opens one of a target's instances (a:1|b:1), begun with any: one that
+// doesn't run refuses at once.
+func dialTarget(ctx context.Context, addrs string) (net.Conn, error) {
 	d := net.Dialer{Timeout: openLimit}
-	return d.DialContext(ctx, "tcp", addr)
+	all := strings.Split(addrs, "|")
+	var first error
+	for i, n := 0, rand.IntN(len(all)); i < len(all); i++ {
+		conn, err := d.DialContext(ctx, "tcp", all[(n+i)%len(all)])
+		if err == nil {
+			return conn, nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return nil, first
 }
 
 func readConnect(conn io.Reader) (zone, target string, err error) {
