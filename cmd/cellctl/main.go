@@ -36,6 +36,7 @@ func verbs() []verb {
 		{"invariants", "", "check the invariants over all cells", invariants},
 		{"load", "[--rate N] [--duration D] [--seed N] [--users N]", "requests on a fixed schedule, measured; invariants meanwhile", runLoad},
 		{"drill", "unplug|db-down|instance|soak [--cell CELL] [--sabotage[=KIND]] [--short]", "break a part under load, with figures of who noticed", runDrill},
+		{"sim", "[KEY...] [--users N] [--seed N] [--cells N] [--slots hash|range] [--full]", "compute the figures behind cells, slots and planners", runSim},
 		{"plan", "[--qps N] [--cell-qps N] [--users N] ...", "how many cells, if any: load, blast radius, crossings, hours to add one", runPlan},
 		{"demo", "up|down|status [--way local|compose] [--cells N]", "what scripts/demo calls", demo},
 	}
