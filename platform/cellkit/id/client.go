@@ -43,6 +43,7 @@ type Options struct {
 	Lease    LeaseFunc        // idgen's
 	Bank     LeaseFunc        // the cell's own stock, asked when idgen gives nothing and little is left; nil = none
 	Fallback FallbackFunc     // the last resort; nil = none
+	Room     RoomFunc         // what idgen's last answer left of the budget; nil = not known
 	Kinds    []string         // bound for good; others are ErrKind
 	Log      *slog.Logger     // default: discarded
 	Clock    func() time.Time // default: time.Now
@@ -55,6 +56,7 @@ type Options struct {
 // Client hands out IDs. One per process is enough for any number of goroutines.
 type Client struct {
 	lease, bank LeaseFunc
+	room        RoomFunc
 	check       func(Grant) error // nil: CheckGrant, and no range twice
 	log         *slog.Logger
 	clock       func() time.Time
@@ -65,12 +67,15 @@ type Client struct {
 
 // NewClient makes a client without stock; Run gets it some.
 func NewClient(o Options) *Client {
-	c := &Client{lease: o.Lease, bank: o.Bank, check: o.Check, log: o.Log, clock: o.Clock, fallback: newFallback(o.Fallback)}
+	c := &Client{lease: o.Lease, bank: o.Bank, room: o.Room, check: o.Check, log: o.Log, clock: o.Clock, fallback: newFallback(o.Fallback)}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
 	if c.clock == nil {
 		c.clock = time.Now
+	}
+	if c.room == nil {
+		c.room = func(string) Room { return Room{} }
 	}
 	for _, kind := range o.Kinds {
 		c.sources = append(c.sources, newSource(kind))
@@ -197,7 +202,8 @@ func (c *Client) keep(ctx context.Context, s *source, refill func(context.Contex
 
 // refill asks idgen.
 func (c *Client) refill(ctx context.Context, s *source) error {
-	size := s.step(time.Now())
+	s.measure(time.Now())
+	size := nextStep(s.perSecond(), c.room(s.kind))
 	floor := max(s.top.Load(), s.bankHi)
 	lo, hi, err := c.grant(ctx, s, "idgen", c.lease, Grant{Floor: floor, Size: size})
 	if err != nil {

@@ -139,7 +139,7 @@ var errMachine = errors.New("another cell's machine")
 
 // refill gets another range. A grant that can't be right is put aside.
 func (f *fallback) refill(ctx context.Context, c *Client) error {
-	f.step(time.Now())
+	f.measure(time.Now())
 	size := int64(min(max(f.perSecond()*fallbackFor.Seconds(), firstFallback), maxFallback))
 	ctx, cancel := context.WithTimeout(ctx, leaseLimit)
 	defer cancel()

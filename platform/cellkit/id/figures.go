@@ -8,19 +8,19 @@ import (
 // Stat is how one kind stands in one process.
 type Stat struct {
 	Kind        string        `json:"kind"`
-	Stock       int64         `json:"stock"`           // IDs at hand
-	Rate        float64       `json:"rate"`            // IDs per second, as last measured; 0 = not yet known
-	StockS      *float64      `json:"stock_s"`         // seconds that Stock lasts at Rate; nil = not known
-	Given       int64         `json:"given"`           // IDs handed out of segments
-	Ranges      int64         `json:"ranges"`          // taken into stock
-	Banked      int64         `json:"banked"`          // IDs that came out of the cell's bank
-	Fallback    int64         `json:"fallback"`        // IDs out of the fallback
-	Failures    int64         `json:"failures"`        // leases that failed, those not believed included
-	Waits       int64         `json:"waits"`           // calls that found nothing
-	Share       *float64      `json:"share_local"`     // of calls that were served at once; nil = nobody called
-	BudgetUsed  *float64      `json:"budget_used"`     // of idgen's, by the last lease; nil = none yet
-	YearsLeft   float64       `json:"years_left"`      // of the kind's sequences, at the most there may be
-	Quarantined int64         `json:"quarantined"`     // grants that were not believed
+	Stock       int64         `json:"stock"`       // IDs at hand
+	Rate        float64       `json:"rate"`        // IDs per second, as last measured; 0 = not yet known
+	StockS      *float64      `json:"stock_s"`     // seconds that Stock lasts at Rate; nil = not known
+	Given       int64         `json:"given"`       // IDs handed out of segments
+	Ranges      int64         `json:"ranges"`      // taken into stock
+	Banked      int64         `json:"banked"`      // IDs that came out of the cell's bank
+	Fallback    int64         `json:"fallback"`    // IDs out of the fallback
+	Failures    int64         `json:"failures"`    // leases that failed, those not believed included
+	Waits       int64         `json:"waits"`       // calls that found nothing
+	Share       *float64      `json:"share_local"` // of calls that were served at once; nil = nobody called
+	BudgetUsed  *float64      `json:"budget_used"` // of idgen's, by the last lease; nil = none yet
+	YearsLeft   float64       `json:"years_left"`  // of the kind's sequences, at the most there may be
+	Quarantined int64         `json:"quarantined"` // grants that were not believed
 	Quarantine  []Quarantined `json:"quarantine,omitempty"`
 }
 
@@ -99,4 +99,50 @@ func (c *Client) Report(name string) Report {
 	r.Fallback.Machine = int(f.cur.Load().lo >> fallbackBits)
 	r.Fallback.Quarantined, r.Fallback.Quarantine = f.quarantine.get()
 	return r
+}
+
+// CellFigures are what a zone's agent knows of its IDs, for cellctl.
+type CellFigures struct {
+	Cell      string           `json:"cell"`
+	Processes []ProcessFigures `json:"processes"`
+	Bank      *BankFigures     `json:"bank"` // nil where it can't be asked, or there is none
+	BankError string           `json:"bank_error,omitempty"`
+}
+
+// ProcessFigures is a process's last report.
+type ProcessFigures struct {
+	AgeMS int64 `json:"age_ms"`
+	Report
+}
+
+// BankFigures is the cell's own stock.
+type BankFigures struct {
+	Ordinal    int              `json:"ordinal"`
+	NoFallback string           `json:"no_fallback,omitempty"` // why
+	Counter    int64            `json:"counter"`               // how often anything was handed out
+	Losses     int              `json:"losses"`                // how often the database went back and all was given up
+	LostWhy    string           `json:"lost_why,omitempty"`
+	LostAt     *time.Time       `json:"lost_at"`
+	Kinds      []BankKind       `json:"kinds"`
+	Machines   []MachineFigures `json:"machines"`
+}
+
+// BankKind is the bank's stock of a kind. Target and what idgen says are nil
+// until they are known.
+type BankKind struct {
+	Kind       string   `json:"kind"`
+	Stock      int64    `json:"stock"`
+	Target     *int64   `json:"target"`
+	BudgetUsed *float64 `json:"budget_used"`
+	YearsLeft  *float64 `json:"years_left"`
+	IDGenAgeMS *int64   `json:"idgen_age_ms"`
+	Error      string   `json:"error,omitempty"` // why it wasn't filled the last time
+}
+
+// MachineFigures is one of the cell's eight fallback machines.
+type MachineFigures struct {
+	Number  int     `json:"number"`
+	Ceiling int64   `json:"ceiling,string"`
+	AheadS  float64 `json:"ahead_s"` // how far what was granted is ahead of time; negative = behind
+	Holder  string  `json:"holder"`
 }

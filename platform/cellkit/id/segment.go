@@ -112,12 +112,6 @@ func (s *source) measure(now time.Time) {
 // perSecond is the rate as last measured, 0 = not yet.
 func (s *source) perSecond() float64 { return math.Float64frombits(s.rate.Load()) }
 
-// step is how much to lease: 30 minutes at the rate.
-func (s *source) step(now time.Time) int64 {
-	s.measure(now)
-	return int64(min(max(s.perSecond()*stockFor.Seconds(), FirstLease), MaxLease))
-}
-
 // low says that the stock won't last long: time to take from the bank when
 // idgen gave nothing.
 func (s *source) low() bool {
