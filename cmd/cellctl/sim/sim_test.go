@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -290,6 +292,32 @@ func TestFiguresAreComputed(t *testing.T) {
 			if same := got[key] == base[key]; same != slices.Contains(tc.unchanged, key) {
 				t.Errorf("another %s: %s the same: %v\n%s", name, key, same, got[key])
 			}
+		}
+	}
+}
+
+// The page that explains the choice shows what is computed.
+func TestPageShowsTheFigures(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../docs/cells-and-slots.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, nil, "vnodes", "weak_hash", "path", "blast")
+	var rows []string
+	for _, m := range r.VNodes.Rows {
+		rows = append(rows, fmt.Sprintf("%d | %.2f | %.2f / %.2f |", m.VNodes, m.Moved, m.Largest, m.Smallest))
+	}
+	weak, grown := r.WeakHash.Rows[1], r.Path.Steps[0]
+	rows = append(rows,
+		fmt.Sprintf("| ring, %d, bare FNV-1a | %.2f | %.2f / %.2f |", weak.VNodes, weak.Moved, weak.Largest, weak.Smallest),
+		fmt.Sprintf("| **slots, balanced** | **%.2f** |", grown.Balanced), fmt.Sprintf("(%.2f ± %.2f", grown.UsersMoved, grown.SamplingError))
+	for _, b := range r.Blast.Rows {
+		rows = append(rows, fmt.Sprintf("| %d | %v | %v | %v | %.2f | %.2f |", b.Cells, b.UsersHit, b.Spare, b.SurvivorLoad, b.Cross, b.CrossGrouped))
+	}
+	for _, row := range rows {
+		if !strings.Contains(string(page), row) {
+			t.Errorf("docs/cells-and-slots.md has no %q", row)
 		}
 	}
 }

@@ -53,7 +53,8 @@ func buckets(_ context.Context, p *population, r *Result) error {
 
 // Skew is shards of tables where both hashes share a multiplier.
 type Skew struct {
-	IDs    int         `json:"ids"` // for each seed
+	IDs    int         `json:"ids"`      // for each seed
+	AllIDs int         `json:"full_ids"` // what --full takes
 	Seeds  []int64     `json:"seeds"`
 	Full   bool        `json:"full"`
 	Shapes []SkewShape `json:"shapes"`
@@ -89,9 +90,9 @@ const (
 )
 
 func skew(ctx context.Context, p *population, r *Result) error {
-	out := &Skew{IDs: p.Users * idsPerUser, Seeds: []int64{p.Seed}, Full: p.Full}
+	out := &Skew{IDs: p.Users * idsPerUser, AllIDs: fullIDs, Seeds: []int64{p.Seed}, Full: p.Full}
 	if p.Full {
-		out.IDs = fullIDs
+		out.IDs = out.AllIDs
 		for len(out.Seeds) < fullSeeds {
 			out.Seeds = append(out.Seeds, p.Seed+int64(len(out.Seeds)))
 		}

@@ -130,7 +130,7 @@ func (s *Skew) text(w io.Writer) {
 	}
 	fmt.Fprintf(w, "\n[skew] (max-min)/min over shard x table, %d ids, seeds %v\n", s.IDs, s.Seeds)
 	if !s.Full {
-		fmt.Fprintf(w, "  fewer ids than the published %d, so more of it is chance; --full takes as many\n", fullIDs)
+		fmt.Fprintf(w, "  fewer ids than the published %d, so more of it is chance; --full takes as many\n", s.AllIDs)
 	}
 	for _, r := range s.Shapes {
 		fmt.Fprintf(w, "  %2dx%d      %s (an even hash: about %.2f)\n", r.Shards, r.Tables, orNone(r.Skew), r.Chance)
