@@ -36,6 +36,7 @@ type Measured struct {
 	Local     uint64 `json:"local"`
 	Forwarded uint64 `json:"forwarded"`
 	Messaged  uint64 `json:"messaged"`
+	AgeMS     int64  `json:"age_ms"` // of the oldest count
 }
 
 // ClosedLoop is the share of requests that needed no other cell.

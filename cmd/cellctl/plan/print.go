@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+	"time"
 )
 
 // Write prints a plan for people.
@@ -30,7 +31,8 @@ func (r Report) Write(w io.Writer, in Input) {
 	line("a cell lost", "%d users (%.2f %%) for %s: %.0f user minutes, without cells %.0f", r.Blast.Users, r.Blast.Share, in.Recovery, r.Blast.UserMinutes, r.Blast.OneUserMinutes)
 	line("cross-cell", "%.2f %% of peers, %.2f %% of requests with %d peers (%s placement)", r.Cross.Pair, r.Cross.Any, in.Peers, r.Cross.Source)
 	if m := in.Measured; m != nil {
-		line("", "closed loop %.2f %% in %d cells: %d local, %d forwarded, %d messaged", percent(m.ClosedLoop()), m.Cells, m.Local, m.Forwarded, m.Messaged)
+		line("", "closed loop %.2f %% in %d cells: %d local, %d forwarded, %d messaged, %s ago", percent(m.ClosedLoop()), m.Cells, m.Local, m.Forwarded, m.Messaged,
+			(time.Duration(m.AgeMS) * time.Millisecond).Round(time.Second))
 	}
 	line("round trips", "%.2f ms a request with one peer; %d peers at once %.2f, in turn %.2f; %.0f crossings a second",
 		r.RoundTrip.OnePeerMS, in.Peers, r.RoundTrip.ParallelMS, r.RoundTrip.SerialMS, r.RoundTrip.PerSecond)
