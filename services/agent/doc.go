@@ -13,6 +13,8 @@
 //	peers   ──when control is silent──┘ ├─► snapshot files in ROUTE_DIR
 //	                                    └─► GET /route, NATS route.table
 //	lease row: written anew after each postmaster start (never ends, until leases exist)
+//	cell.id_* ──idbank.Bank──► the processes' stock of IDs when idgen is away; ids.json in
+//	ROUTE_DIR remembers how far that went
 //	outbox ──bus.Dispatcher──► XOUT streams of the own NATS
 //	WAL ──cdc.Relay──► CDC_search, a stream of the own NATS
 //
@@ -30,4 +32,5 @@
 //	                            inside the cell; outbox rows wait
 //	NATS down                   tables are polled, messages wait in the outbox
 //	a table signed by another   refused
+//	the database went back      the bank is given up before anything comes out of it (cellkit/idbank)
 package agent

@@ -12,6 +12,8 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"example.com/cellmart/platform/cellkit/errs"
+	"example.com/cellmart/platform/cellkit/id"
+	"example.com/cellmart/platform/cellkit/idbank"
 	"example.com/cellmart/platform/cellkit/link"
 	"example.com/cellmart/platform/cellkit/route"
 	"example.com/cellmart/platform/cellkit/web"
@@ -31,6 +33,7 @@ type server struct {
 	operator string
 	keeper   *keeper
 	border   *link.Border
+	bank     *idbank.Bank
 	control  http.Handler // the way to control
 	db       *store       // nil in the global zone
 }
@@ -41,8 +44,12 @@ func (s *server) local(o web.Options) http.Handler {
 	e := web.New(o)
 	e.GET("/route", s.handleRoute, s.noteProcess)
 	e.GET("/links", s.handleLinks)
+	e.POST(idbank.PathWithdraw, handleIDs(s.bank.Withdraw))
+	e.POST(idbank.PathFallback, handleIDs(s.bank.Fallback))
+	e.POST(idbank.PathReport, s.handleReport)
 	admin := e.Group("/admin", s.requireOperator)
 	admin.GET("/status", s.handleStatus)
+	admin.GET("/ids", s.handleFigures)
 	admin.PUT("/faults/:peer", s.handleFault)
 	admin.GET("/facts/:part", s.handleFacts)
 	admin.Any("/control/*", s.handleControl)
@@ -189,6 +196,37 @@ func (s *server) tellControl(ctx context.Context, report func(context.Context, c
 		}
 	}
 	return nil
+}
+
+// handleIDs hands out of the cell's own stock.
+func handleIDs[Ask, Grant any](give func(context.Context, Ask) (Grant, error)) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		var ask Ask
+		if err := web.Bind(c, &ask); err != nil {
+			return err
+		}
+		grant, err := give(c.Request().Context(), ask)
+		if err != nil {
+			return err
+		}
+		return c.JSON(http.StatusOK, grant)
+	}
+}
+
+// handleReport takes how a process of this zone stands with its IDs.
+func (s *server) handleReport(c echo.Context) error {
+	var r id.Report
+	if err := web.Bind(c, &r); err != nil {
+		return err
+	}
+	s.bank.Heard(r)
+	return c.NoContent(http.StatusNoContent)
+}
+
+func (s *server) handleFigures(c echo.Context) error {
+	ctx, cancel := context.WithTimeout(c.Request().Context(), 2*time.Second)
+	defer cancel()
+	return c.JSON(http.StatusOK, s.bank.Figures(ctx))
 }
 
 func (s *server) handleFault(c echo.Context) error {

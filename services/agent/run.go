@@ -20,6 +20,7 @@ import (
 	"example.com/cellmart/platform/cellkit/bus"
 	"example.com/cellmart/platform/cellkit/cdc"
 	"example.com/cellmart/platform/cellkit/env"
+	"example.com/cellmart/platform/cellkit/idbank"
 	"example.com/cellmart/platform/cellkit/link"
 	"example.com/cellmart/platform/cellkit/obs"
 	"example.com/cellmart/platform/cellkit/pg"
@@ -28,6 +29,7 @@ import (
 	"example.com/cellmart/platform/routing"
 	"example.com/cellmart/services/agent/agentapi"
 	"example.com/cellmart/services/control/controlapi"
+	"example.com/cellmart/services/idgen/idgenapi"
 	"example.com/cellmart/services/search/searchapi"
 )
 
@@ -123,6 +125,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		return err
 	}
 	s := &server{cell: c.Zone, name: c.Process, operator: c.Operator, keeper: k, border: border, control: toControl(control.HTTP.Transport)}
+	s.bank = idbank.Open(idbank.Options{Cell: c.Zone, Log: log}) // without a database it only hears how processes stand
 	group, ctx := errgroup.WithContext(ctx)
 	if c.DSN != "" {
 		pool, err := pg.Open(ctx, c.DSN, c.Zone, log)
@@ -132,6 +135,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		defer pool.Close()
 		k.db = &store{pool}
 		s.db = k.db
+		s.bank = openBank(c, pool, log)
 		exportCounts(ctx, metrics, k.db)
 		dispatcher := bus.NewDispatcher(bus.DispatcherOptions{
 			Cell: c.Zone, Pool: pool, NATSURL: c.NATSURL, Table: holder, Log: log, Metrics: metrics,
@@ -146,6 +150,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	group.Go(func() error { return k.fetch(ctx) })
 	group.Go(func() error { return k.keep(ctx) })
 	group.Go(func() error { return k.spread(ctx) })
+	group.Go(func() error { return s.bank.Run(ctx) })
 	group.Go(func() error { return s.tellControl(ctx, control.Report) })
 
 	// the ways to ask it
@@ -182,6 +187,26 @@ func openBorder(ctx context.Context, c Config, p cellkit.Process, news *bulletin
 	}
 	return link.New(link.Config{
 		Zone: c.Zone, Border: out, Local: in, TLS: tls, Peers: c.Peers, Targets: allowed, Log: p.Log, OnChange: news.linksChanged,
+	})
+}
+
+// openBank is the cell's own stock of IDs, filled from idgen.
+func openBank(c Config, pool *pgxpool.Pool, log *slog.Logger) *idbank.Bank {
+	idgen := idgenapi.NewClient("http://idgen", &http.Client{Transport: &http.Transport{
+		DialContext: link.Dialer{Addr: c.LinkAddr}.DialContext(Global, "idgen"), MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute,
+	}})
+	idgen.Holder = c.Zone + "/bank"
+	budgets := func(ctx context.Context) (map[string]idbank.Budget, error) {
+		st, err := idgen.Status(ctx)
+		out := map[string]idbank.Budget{}
+		for _, k := range st.Kinds {
+			out[k.Kind] = idbank.Budget{Used: k.BudgetUsed, YearsLeft: k.YearsLeft}
+		}
+		return out, err
+	}
+	return idbank.Open(idbank.Options{
+		Cell: c.Zone, Database: idbank.Postgres{Pool: pool}, Witness: idbank.File{Path: filepath.Join(c.RouteDir, "ids.json")},
+		Lease: idgen.Lease, Budgets: budgets, Log: log,
 	})
 }
 

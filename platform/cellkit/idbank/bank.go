@@ -36,7 +36,7 @@ type Witness interface {
 // Options of a Bank.
 type Options struct {
 	Cell     string
-	Database Database
+	Database Database // nil = the zone has none, and no stock
 	Witness  Witness
 	Lease    id.LeaseFunc // idgen's, for the bank; nil = it isn't filled
 	Budgets  func(ctx context.Context) (map[string]Budget, error)
@@ -117,6 +117,9 @@ func (b *Bank) Fallback(ctx context.Context, ask FallbackRequest) (id.FallbackGr
 // remember that outside, and only then answer. Whatever ends in between, a range
 // is lost and none is given twice.
 func (b *Bank) handOut(ctx context.Context, kind string, decide func(*Book) error) error {
+	if b.o.Database == nil {
+		return errs.ErrNotFound.Msgf("zone %s has no stock of IDs of its own", b.o.Cell)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for range 2 { // a second time after all was given up

@@ -13,6 +13,7 @@ import (
 
 	"example.com/cellmart/platform/cellkit/call"
 	"example.com/cellmart/platform/cellkit/errs"
+	"example.com/cellmart/platform/cellkit/id"
 	"example.com/cellmart/platform/routing"
 )
 
@@ -43,6 +44,12 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 // SetFault sets or, with the zero Fault, lifts a fault on the link to a peer.
 func (c *Client) SetFault(ctx context.Context, peer string, f Fault) error {
 	return c.json(ctx, http.MethodPut, "/admin/faults/"+url.PathEscape(peer), f, nil)
+}
+
+// IDs asks how the zone stands with its IDs.
+func (c *Client) IDs(ctx context.Context) (id.CellFigures, error) {
+	var out id.CellFigures
+	return out, c.json(ctx, http.MethodGet, "/admin/ids", nil, &out)
 }
 
 // Facts reads one part of what the invariants are checked from.
