@@ -13,24 +13,27 @@ import (
 const second = "-2"
 
 // AddInstance starts a second instance of c1/order, as c1/order-2, at the spare
-// address that the cell's gateway has in its list. Only order has one.
+// address that the cell's gateway has in its list; or of global/idgen, which the
+// global agent has in its list. Only these have one.
 func (s *State) AddInstance(ctx context.Context, name string) (*Process, error) {
 	first, err := s.Process(name)
 	if err != nil {
 		return nil, err
 	}
-	if _, service, _ := strings.Cut(name, "/"); service != "order" {
-		return nil, fmt.Errorf("%s has no spare address; c1/order has", name)
+	zone, err := 0, error(nil)
+	if name != "global/idgen" {
+		zone, err = strconv.Atoi(strings.TrimPrefix(first.Zone, "c"))
 	}
-	zone, err := strconv.Atoi(strings.TrimPrefix(first.Zone, "c"))
-	if err != nil {
-		return nil, fmt.Errorf("%s is in no cell", name)
+	_, service, _ := strings.Cut(name, "/")
+	if err != nil || (service != "order") == (zone > 0) {
+		return nil, fmt.Errorf("%s has no spare address; c1/order and global/idgen have", name)
 	}
 	l := &layout{o: Options{PortBase: s.PortBase}}
 	p := *first
 	p.Name, p.Env = name+second, maps.Clone(first.Env)
-	p.Env["ORDER_ADDR"], p.Env["ORDER_INTERNAL_ADDR"] = l.addr(zone, portSpare), l.addr(zone, portSpareInternal)
-	p.Ready = "http://" + p.Env["ORDER_INTERNAL_ADDR"] + "/readyz"
+	prefix := strings.ToUpper(service)
+	p.Env[prefix+"_ADDR"], p.Env[prefix+"_INTERNAL_ADDR"] = l.addr(zone, portSpare), l.addr(zone, portSpareInternal)
+	p.Ready = "http://" + p.Env[prefix+"_INTERNAL_ADDR"] + "/readyz"
 	if have, err := s.Process(p.Name); err == nil && have.Alive() {
 		return have, nil
 	}

@@ -39,8 +39,8 @@ const (
 	portsPerZone = 30
 
 	// Spare addresses, from the end: a second instance of a service and its
-	// internal listener. The gateways know them; usually nothing runs there.
-	portSpare         = 29 // order
+	// internal listener. The gateways, and the global agent, know them; usually nothing runs there.
+	portSpare         = 29 // order, idgen
 	portSpareInternal = 28
 )
 
@@ -145,7 +145,7 @@ func (l *layout) agent(zone, n int) Process {
 		"AGENT_PEERS": l.peers(zone), "AGENT_PKI_DIR": l.pki(), "OPERATOR_KEY": l.secrets.Operator,
 	}
 	if zone == 0 {
-		targets = append(targets, "control="+l.addr(0, portControl), "idgen="+l.addr(0, portIDGen), "catalog="+l.addr(0, portCatalog), "search="+l.addr(0, portSearch))
+		targets = append(targets, "control="+l.addr(0, portControl), "idgen="+l.addr(0, portIDGen)+"|"+l.addr(0, portSpare), "catalog="+l.addr(0, portCatalog), "search="+l.addr(0, portSearch))
 		env["AGENT_CDC_DSN"] = l.dsn("cellmart_agent", l.secrets.Agent, 0, portPG)
 	} else {
 		targets = append(targets, "gateway="+l.addr(zone, portGatewayPeer), "gateway-public="+l.gateway(zone))

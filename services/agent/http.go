@@ -11,6 +11,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"example.com/cellmart/platform/cellkit/clock"
 	"example.com/cellmart/platform/cellkit/errs"
 	"example.com/cellmart/platform/cellkit/id"
 	"example.com/cellmart/platform/cellkit/idbank"
@@ -33,6 +34,7 @@ type server struct {
 	operator string
 	keeper   *keeper
 	border   *link.Border
+	clock    *clock.Source
 	bank     *idbank.Bank
 	control  http.Handler // the way to control
 	db       *store       // nil in the global zone
@@ -44,6 +46,7 @@ func (s *server) local(o web.Options) http.Handler {
 	e := web.New(o)
 	e.GET("/route", s.handleRoute, s.noteProcess)
 	e.GET("/links", s.handleLinks)
+	e.GET("/clock", echo.WrapHandler(s.clock))
 	e.POST(idbank.PathWithdraw, handleIDs(s.bank.Withdraw))
 	e.POST(idbank.PathFallback, handleIDs(s.bank.Fallback))
 	e.POST(idbank.PathReport, s.handleReport)
@@ -51,6 +54,7 @@ func (s *server) local(o web.Options) http.Handler {
 	admin.GET("/status", s.handleStatus)
 	admin.GET("/ids", s.handleFigures)
 	admin.PUT("/faults/:peer", s.handleFault)
+	admin.PUT("/clock", s.handleClock)
 	admin.GET("/facts/:part", s.handleFacts)
 	admin.Any("/control/*", s.handleControl)
 	admin.GET("/transfers", s.handleStuck)
@@ -110,6 +114,7 @@ func (s *server) handleStatus(c echo.Context) error {
 		Links: map[string]agentapi.Link{}, Faults: map[string]agentapi.Fault{},
 	}
 	out.Route, out.ListeningMS = s.processes(), s.keeper.acks.Listening().Milliseconds()
+	out.ClockOffsetMS = s.clock.Offset().Milliseconds()
 	if age := s.keeper.controlAge(); age >= 0 {
 		out.ControlAgeMS = age.Milliseconds()
 	}
@@ -238,6 +243,17 @@ func (s *server) handleFault(c echo.Context) error {
 		Delay: time.Duration(f.DelayMS) * time.Millisecond, CutOut: f.CutOut, CutIn: f.CutIn,
 	})
 	if err != nil {
+		return err
+	}
+	return c.NoContent(http.StatusNoContent)
+}
+
+func (s *server) handleClock(c echo.Context) error {
+	var to agentapi.Clock
+	if err := web.Bind(c, &to); err != nil {
+		return err
+	}
+	if err := s.clock.Set(to.Offset()); err != nil {
 		return err
 	}
 	return c.NoContent(http.StatusNoContent)

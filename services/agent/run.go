@@ -19,6 +19,7 @@ import (
 	"example.com/cellmart/platform/cellkit"
 	"example.com/cellmart/platform/cellkit/bus"
 	"example.com/cellmart/platform/cellkit/cdc"
+	"example.com/cellmart/platform/cellkit/clock"
 	"example.com/cellmart/platform/cellkit/env"
 	"example.com/cellmart/platform/cellkit/idbank"
 	"example.com/cellmart/platform/cellkit/link"
@@ -126,6 +127,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	}
 	s := &server{cell: c.Zone, name: c.Process, operator: c.Operator, keeper: k, border: border, control: toControl(control.HTTP.Transport)}
 	s.bank = idbank.Open(idbank.Options{Cell: c.Zone, Log: log}) // without a database it only hears how processes stand
+	s.clock = clock.NewSource(c.RouteDir, log)
 	group, ctx := errgroup.WithContext(ctx)
 	if c.DSN != "" {
 		pool, err := pg.Open(ctx, c.DSN, c.Zone, log)

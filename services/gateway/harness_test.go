@@ -157,7 +157,7 @@ func newCell(t *testing.T, w *world, pki, name string, border net.Listener, addr
 	dial := func(zone, target string) dialFunc { return dialer.DialContext(zone, target) }
 	log := slog.New(slog.DiscardHandler)
 	c.gateway = &Gateway{
-		cell: name, table: c.tables, refresh: func() { c.refreshed.Add(1) }, now: time.Now, numbers: numberReader(),
+		cell: name, table: c.tables, refresh: func() { c.refreshed.Add(1) }, now: time.Now, wall: time.Now, numbers: numberReader(),
 		verify: verifyFake, local: map[string]*service{}, peers: newPeers(name, dial, log, func(string, bool) {}),
 		writer: newWriter(dial), search: newSearch(dial, log), count: func(string, string) {}, limits: defaultLimits(),
 		linkUp: func(zone string) (up, known bool) { return c.border.Status()[zone].Up, true },

@@ -100,7 +100,7 @@ func (g *Gateway) handler(r rule, peers bool) echo.HandlerFunc {
 			}
 		}
 		j.authorization = c.Request().Header.Get("Authorization")
-		who, err := r.authenticate(g.verify, g.table.Load(), j.authorization, g.now())
+		who, err := r.authenticate(g.verify, g.table.Load(), j.authorization, g.wall())
 		if err != nil {
 			if errs.IsKind(err, errs.Unauthenticated) {
 				c.Response().Header().Set("WWW-Authenticate", `Bearer realm="cellmart"`)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"example.com/cellmart/platform/cellkit"
+	"example.com/cellmart/platform/cellkit/clock"
 	"example.com/cellmart/platform/cellkit/env"
 	"example.com/cellmart/platform/cellkit/link"
 	"example.com/cellmart/platform/cellkit/obs"
@@ -104,6 +105,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		return err
 	}
 	g := build(c, &tables, follower, metrics, p.Log)
+	g.wall = clock.Follow(ctx, c.route.AgentURL, p.Log).Now
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return follower.Run(ctx) })
@@ -138,7 +140,7 @@ func build(c config, tables *routing.Holder, follower *route.Follower, m *obs.Me
 	requests := m.Counter("cellmart_gateway_requests_total", "Requests by where they were answered: local, forwarded or global.", "route", "way")
 	up := m.Gauge("cellmart_gateway_cell_up", "1 while the other cell's gateway answers health calls.", "target")
 	g := &Gateway{
-		cell: c.cell, table: tables, refresh: follower.Refresh, now: time.Now, numbers: numberReader(),
+		cell: c.cell, table: tables, refresh: follower.Refresh, now: time.Now, wall: time.Now, numbers: numberReader(),
 		verify: userapi.Verify,
 		local:  map[string]*service{},
 		peers: newPeers(c.cell, dial, log, func(zone string, answers bool) {

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"example.com/cellmart/platform/cellkit"
+	"example.com/cellmart/platform/cellkit/clock"
 	"example.com/cellmart/platform/cellkit/env"
 	"example.com/cellmart/platform/cellkit/obs"
 	"example.com/cellmart/platform/cellkit/pg"
@@ -23,6 +24,7 @@ type Config struct {
 	Addr         string
 	InternalAddr string
 	DSN          env.Secret
+	AgentURL     string
 	Drain        time.Duration
 }
 
@@ -33,6 +35,7 @@ func loadConfig(getenv func(string) string) (Config, []env.Var, error) {
 		Addr:         r.String("ADDR", "127.0.0.1:8410", "HTTP: leases, status"),
 		InternalAddr: r.String("INTERNAL_ADDR", "", "/livez, /readyz, /metrics; empty = off"),
 		DSN:          r.Secret("PG_DSN", "idgen's own database, on a server of its own"),
+		AgentURL:     r.String("AGENT_URL", "", "local API of the own zone's agent (http://host:port), for the clock; empty = the machine's"),
 		Drain:        r.Duration("DRAIN", 5*time.Second, "time for running requests at the end"),
 	}
 	return c, r.Vars(), r.Err()
@@ -59,6 +62,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	metrics := obs.New(cfg.Cell, "idgen")
 	leases := metrics.Counter("cellmart_idgen_leases_total", "Leases asked for, by kind and what came of it.", "kind", "result")
 	s := newService(&store{pool: pool}, p.Log)
+	s.clock = clock.Follow(ctx, cfg.AgentURL, p.Log).Now
 	s.count = func(kind, result string) { leases.WithLabelValues(kind, result).Inc() }
 	ready := func() error {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)

@@ -11,6 +11,7 @@ import (
 	"example.com/cellmart/platform/cellkit"
 	"example.com/cellmart/platform/cellkit/bus"
 	"example.com/cellmart/platform/cellkit/call"
+	"example.com/cellmart/platform/cellkit/clock"
 	"example.com/cellmart/platform/cellkit/env"
 	"example.com/cellmart/platform/cellkit/id"
 	"example.com/cellmart/platform/cellkit/link"
@@ -96,11 +97,12 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	follower := route.Open(c.Route, holder)
 
 	// IDs
+	wall := clock.Follow(ctx, c.Route.AgentURL, log)
 	lease := idgenapi.NewClient("http://idgen", &http.Client{Transport: &http.Transport{
 		DialContext: dialer.DialContext(routing.Global, "idgen"), MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute,
 	}})
-	lease.Holder = c.Cell + "/order"
-	ids := id.NewClient(id.Options{Lease: lease.Lease, Kinds: []string{idgenapi.Order, idgenapi.Hold, idgenapi.Transfer}, Log: log})
+	lease.Holder, lease.Clock = c.Cell+"/order", wall.Now
+	ids := id.NewClient(id.Options{Lease: lease.Lease, Clock: wall.Now, Kinds: []string{idgenapi.Order, idgenapi.Hold, idgenapi.Transfer}, Log: log})
 
 	// the neighbours
 	users := call.New(call.Options{Service: "user", Cell: c.Cell, TargetCell: c.Cell, BaseURL: c.UserURL, Timeout: time.Second})

@@ -11,6 +11,7 @@ import (
 
 	"example.com/cellmart/platform/cellkit"
 	"example.com/cellmart/platform/cellkit/bus"
+	"example.com/cellmart/platform/cellkit/clock"
 	"example.com/cellmart/platform/cellkit/env"
 	"example.com/cellmart/platform/cellkit/id"
 	"example.com/cellmart/platform/cellkit/link"
@@ -97,8 +98,9 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	follower := route.Open(cfg.Route, holder)
 	lease := idgenapi.NewClient("http://idgen", &http.Client{
 		Transport: &http.Transport{DialContext: dialer.DialContext(routing.Global, "idgen")}, Timeout: 2 * time.Second})
-	lease.Holder = cfg.Cell + "/" + name
-	ids := id.NewClient(id.Options{Lease: lease.Lease, Log: p.Log,
+	wall := clock.Follow(ctx, cfg.Route.AgentURL, p.Log)
+	lease.Holder, lease.Clock = cfg.Cell+"/"+name, wall.Now
+	ids := id.NewClient(id.Options{Lease: lease.Lease, Clock: wall.Now, Log: p.Log,
 		Kinds: []string{idgenapi.User, idgenapi.Transfer, idgenapi.Address, idgenapi.Deposit}})
 	consumer := bus.NewConsumer(bus.ConsumerOptions{Service: name, Cell: cfg.Cell, Pool: pool, NATSURL: cfg.Route.NATSURL,
 		Dialer: dialer, Table: holder, Log: p.Log, Metrics: metrics})
@@ -106,7 +108,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	s := &service{
 		cell: cfg.Cell, store: &store{pool: pool}, table: holder, links: follower.Links(), ids: ids, waiters: &bus.Waiters{},
 		hasher: newHasher(cfg.HashesAtOnce, cfg.HashQueue), key: key, secret: []byte(cfg.ClaimKey.Reveal()),
-		poke: consumer.Poke, now: time.Now, log: p.Log,
+		poke: consumer.Poke, now: wall.Now, log: p.Log,
 	}
 	s.handlers(consumer)
 	e := web.New(web.Options{Service: name, Cell: cfg.Cell, Log: p.Log, Metrics: metrics, RouteVersion: holder.Version})

@@ -147,7 +147,7 @@ func (s *service) pay(ctx context.Context, r call.Route, key string, in userapi.
 			return none, err
 		}
 		t, err := transfer.Try(ctx, tx, transfer.Order{ID: n, Kind: transfer.User, From: r.User, To: in.ToUser, ToSlot: in.ToUser.Slot(),
-			Amount: in.Amount, Currency: in.Currency, Memo: in.Memo, Deadline: s.now().Add(transfer.DefaultDeadline)})
+			Amount: in.Amount, Currency: in.Currency, Memo: in.Memo})
 		if err != nil {
 			return none, err
 		}

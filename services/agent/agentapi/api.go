@@ -54,9 +54,18 @@ type Status struct {
 	ListeningMS   int64            `json:"listening_ms"`
 	Links         map[string]Link  `json:"links"`
 	Faults        map[string]Fault `json:"faults"`
+	ClockOffsetMS int64            `json:"clock_offset_ms"`
 	Database      *Database        `json:"database"`
 	DatabaseError string           `json:"database_error,omitempty"`
 }
+
+// Clock is how far the clock of a zone's processes is set wrong.
+type Clock struct {
+	OffsetMS int64 `json:"offset_ms"`
+}
+
+// Offset is the same as a duration.
+func (c Clock) Offset() time.Duration { return time.Duration(c.OffsetMS) * time.Millisecond }
 
 // Database is what status shows of the cell's database.
 type Database struct {

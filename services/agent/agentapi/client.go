@@ -52,6 +52,11 @@ func (c *Client) IDs(ctx context.Context) (id.CellFigures, error) {
 	return out, c.json(ctx, http.MethodGet, "/admin/ids", nil, &out)
 }
 
+// SetClock sets the clock of the zone's processes wrong by d, or right with 0.
+func (c *Client) SetClock(ctx context.Context, d time.Duration) error {
+	return c.json(ctx, http.MethodPut, "/admin/clock", Clock{OffsetMS: d.Milliseconds()}, nil)
+}
+
 // Facts reads one part of what the invariants are checked from.
 func (c *Client) Facts(ctx context.Context, part string) (Facts, error) {
 	var out Facts
