@@ -43,6 +43,7 @@ type Gateway struct {
 	refresh func() // asks for a newer table, doesn't wait
 	verify  verifyFunc
 	now     func() time.Time
+	wall    func() time.Time // for tokens
 	numbers *id.Numbers
 	local   map[string]*service
 	peers   *peers
