@@ -79,7 +79,7 @@ func demoUp(ctx context.Context, c *cli, o demoOptions) error {
 		}
 		s, err = compose.Up(ctx, compose.Options{Root: c.root, Cells: *o.cells, PortBase: base, Split: *o.split, Seed: *o.seed, Out: c.log, Log: log})
 	} else {
-		s, err = local.Up(ctx, local.Options{Root: c.root, Cells: *o.cells, PortBase: base, Seed: *o.seed, Log: log})
+		s, err = local.Up(ctx, local.Options{Root: c.root, Cells: *o.cells, PortBase: base, Seed: *o.seed, Mode: os.Getenv("CELLMART_GATEWAY_MODE"), Log: log})
 	}
 	if err != nil {
 		return err

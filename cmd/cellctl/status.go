@@ -57,10 +57,10 @@ func status(ctx context.Context, c *cli, args []string) error {
 
 func printStatus(w io.Writer, all []cellStatus) {
 	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(tw, "CELL\tROUTE\tSLOTS\tLEASE\tOPEN MSGS\tOLDEST\tSTUCK\tPARKED\tCONTROL\tLINKS")
+	fmt.Fprintln(tw, "CELL\tROUTE\tSLOTS\tLEASE\tOPEN MSGS\tOLDEST\tSTUCK\tPARKED\tCLOSED LOOP\tCONTROL\tLINKS")
 	for _, l := range all {
 		if l.Status == nil {
-			fmt.Fprintf(tw, "%s\t?\t?\t?\t?\t?\t?\t?\t?\tagent: %s\n", l.Cell, l.Error)
+			fmt.Fprintf(tw, "%s\t?\t?\t?\t?\t?\t?\t?\t?\t?\tagent: %s\n", l.Cell, l.Error)
 			continue
 		}
 		s := l.Status
@@ -80,7 +80,7 @@ func printStatus(w io.Writer, all []cellStatus) {
 		if s.ControlAgeMS >= 0 {
 			control = (time.Duration(s.ControlAgeMS) * time.Millisecond).Round(time.Second).String() + " ago"
 		}
-		fmt.Fprintf(tw, "%s\t%d\t%s\t%s\t%s\n", l.Cell, s.RouteVersion, db, control, links(s))
+		fmt.Fprintf(tw, "%s\t%d\t%s\t%s\t%s\t%s\n", l.Cell, s.RouteVersion, db, closedLoop(s.Requests), control, links(s))
 	}
 	tw.Flush()
 	for _, l := range all {
@@ -116,6 +116,23 @@ func stragglers(s *agentapi.Status) []string {
 		}
 	}
 	return out
+}
+
+// closedLoop is the share of requests that needed no other zone, of how many, and
+// how old that is when it isn't of this moment; "?" is unknown.
+func closedLoop(r *agentapi.Requests) string {
+	if r == nil {
+		return "?"
+	}
+	share, ok := r.ClosedLoop()
+	if !ok {
+		return "none yet"
+	}
+	text := fmt.Sprintf("%.1f %% of %d", 100*share, r.Local+r.Forwarded+r.Messaged)
+	if age := time.Duration(r.AgeMS) * time.Millisecond; age > 5*time.Second {
+		text += fmt.Sprintf(" (%s ago)", age.Round(time.Second))
+	}
+	return text
 }
 
 func links(s *agentapi.Status) string {

@@ -164,7 +164,7 @@ func (o *Options) variables() []byte {
 	set := func(name string, value any) { fmt.Fprintf(&b, "%s=%v\n", name, value) }
 	set("CELLMART_PORT_BASE", o.PortBase)
 	set("CELLMART_PORT_GLOBAL_AGENT", o.PortBase+104)
-	var names, peers, first, regions, entrances []string
+	var names, peers, first, regions, entrances, public []string
 	for k := 1; k <= o.Cells; k++ {
 		set(fmt.Sprintf("CELLMART_PORT_C%d", k), o.PortBase+20+k)
 		set(fmt.Sprintf("CELLMART_PORT_C%d_AGENT", k), o.PortBase+104+30*k)
@@ -173,6 +173,7 @@ func (o *Options) variables() []byte {
 		peers = append(peers, fmt.Sprintf("%s=%s-agent:8104", name, name))
 		first = append(first, fmt.Sprintf("%s:%s:100", name, region))
 		regions = append(regions, name+"="+region)
+		public = append(public, fmt.Sprintf("%s=http://127.0.0.1:%d", name, o.PortBase+20+k))
 		entrances = append(entrances, name+"=http://edge:8080")
 	}
 	list := func(all []string) string { return strings.Join(all, ",") }
@@ -182,6 +183,7 @@ func (o *Options) variables() []byte {
 	set("CELLMART_INIT", list(first))
 	set("CELLMART_REGIONS", list(regions))
 	set("CELLMART_ENTRANCES", list(entrances))
+	set("CELLMART_PUBLIC", list(public))
 	return b.Bytes()
 }
 

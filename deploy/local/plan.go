@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ type Options struct {
 	Cells    int    // 2 to 8, default 4
 	PortBase int    // the edge's port, default 8080; see ports
 	Seed     bool
+	Mode     string                           // of the gateways: forward (default) or redirect
 	Log      func(format string, args ...any) // progress, may be nil
 }
 
@@ -220,9 +222,19 @@ func (l *layout) cell(k int) []Process {
 			"GATEWAY_ADDR": l.gateway(k), "GATEWAY_PEER_ADDR": l.addr(k, portGatewayPeer),
 			"GATEWAY_USER_URL": url(portUser), "GATEWAY_ORDER_URL": url(portOrder) + "," + url(portSpare), "GATEWAY_INVENTORY_URL": url(portInventory),
 			"GATEWAY_CATALOG_URL": url(portCatalog), "ORDER_NUMBER_KEY": l.secrets.Numbers,
+			"GATEWAY_MODE": cmp.Or(l.o.Mode, "forward"), "GATEWAY_PUBLIC_URLS": l.public(),
 			"DEMO_FILE": filepath.Join(l.dir, "logins.json"),
 		}),
 	}
+}
+
+// public is where people reach the gateways.
+func (l *layout) public() string {
+	var out []string
+	for k := 1; k <= l.o.Cells; k++ {
+		out = append(out, cellName(k)+"=http://"+l.gateway(k))
+	}
+	return strings.Join(out, ",")
 }
 
 // regions of the demo's cells, in turn.

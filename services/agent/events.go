@@ -8,8 +8,13 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"example.com/cellmart/platform/cellkit/bus"
 	"example.com/cellmart/platform/cellkit/link"
 	"example.com/cellmart/platform/cellkit/route"
+	"example.com/cellmart/platform/cellkit/transfer"
+	"example.com/cellmart/services/agent/agentapi"
+	"example.com/cellmart/services/inventory/inventoryapi"
+	"example.com/cellmart/services/user/userapi"
 )
 
 // bulletin tells the zone's processes what changes, over the zone's own NATS.
@@ -74,4 +79,26 @@ func (b *bulletin) links(ctx context.Context, status func() map[string]link.Stat
 		case <-b.changed:
 		}
 	}
+}
+
+// begins picks the messages that begin what a person asked for: a registration,
+// an order (one for each of its sellers), a transfer between people. What follows
+// from these, an order's payments too, isn't counted again.
+func begins(m bus.Message) bool {
+	switch m.Kind {
+	case userapi.KindBegin, inventoryapi.KindReserve:
+		return true
+	case transfer.KindCredit:
+		var b transfer.Body
+		return m.Decode(&b) == nil && b.Kind == transfer.User
+	}
+	return false
+}
+
+func sentWays(asked map[string]bus.Asked) map[string]agentapi.Ways {
+	out := make(map[string]agentapi.Ways, len(asked))
+	for kind, n := range asked {
+		out[kind] = agentapi.Ways{Local: n.Local, Messaged: n.Messaged, Begun: n.Begun}
+	}
+	return out
 }

@@ -38,6 +38,8 @@ type server struct {
 	bank     *idbank.Bank
 	control  http.Handler // the way to control
 	db       *store       // nil in the global zone
+	requests *agentapi.Book
+	sent     func() map[string]agentapi.Ways // what the own dispatcher sent; nil in the global zone
 }
 
 // local is for the own zone and the operator.
@@ -46,6 +48,7 @@ func (s *server) local(o web.Options) http.Handler {
 	e := web.New(o)
 	e.GET("/route", s.handleRoute, s.noteProcess)
 	e.GET("/links", s.handleLinks)
+	e.POST("/requests", s.handleRequests)
 	e.GET("/clock", echo.WrapHandler(s.clock))
 	e.POST(idbank.PathWithdraw, handleIDs(s.bank.Withdraw))
 	e.POST(idbank.PathFallback, handleIDs(s.bank.Fallback))
@@ -134,6 +137,7 @@ func (s *server) handleStatus(c echo.Context) error {
 	if s.db == nil {
 		return c.JSON(http.StatusOK, out)
 	}
+	out.Requests = s.requests.Sums(s.sent(), time.Now())
 	ctx, cancel := context.WithTimeout(c.Request().Context(), 2*time.Second)
 	defer cancel()
 	n, err := s.db.counts(ctx)
@@ -151,6 +155,19 @@ func (s *server) handleStatus(c echo.Context) error {
 		out.Database.LeaseLeftMS = int64(n.LeaseLeftMS)
 	}
 	return c.JSON(http.StatusOK, out)
+}
+
+// handleRequests takes what a gateway of this zone has counted.
+func (s *server) handleRequests(c echo.Context) error {
+	var w agentapi.Word
+	if err := web.Bind(c, &w); err != nil {
+		return err
+	}
+	if w.Process == "" || len(w.Process) > 200 || len(w.Kinds) > 200 {
+		return errs.Field("process", "is missing, or says too much")
+	}
+	s.requests.Note(w, time.Now())
+	return c.NoContent(http.StatusNoContent)
 }
 
 // handleControl passes an operator's request on to control, which listens for

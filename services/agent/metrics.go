@@ -8,6 +8,7 @@ import (
 
 	"example.com/cellmart/platform/cellkit/link"
 	"example.com/cellmart/platform/cellkit/obs"
+	"example.com/cellmart/services/agent/agentapi"
 )
 
 // watchLinks shows what the border knows each time it is told on: up is 1 or 0.
@@ -64,4 +65,24 @@ func exportCounts(ctx context.Context, m *obs.Metrics, db *store) {
 	show("cellmart_messages_oldest_open_seconds", "age of the oldest open request", func(c counts) float64 { return c.OldestOpenMS / 1000 })
 	show("cellmart_messages_parked", "messages that nobody could handle", func(c counts) float64 { return float64(c.Parked) })
 	show("cellmart_transfers_stuck", "transfers not ended after 30 s", func(c counts) float64 { return float64(c.Stuck) })
+}
+
+// exportLoop shows the closed-loop share: NaN while nothing was counted.
+func exportLoop(m *obs.Metrics, s *server) {
+	show := func(name, help string, value func(agentapi.Requests) float64) {
+		m.GaugeFunc(name, help, func() float64 {
+			r := s.requests.Sums(s.sent(), time.Now())
+			if r == nil {
+				return math.NaN()
+			}
+			return value(*r)
+		})
+	}
+	show("cellmart_closed_loop_share", "share of the requests since the agent began that needed no other zone", func(r agentapi.Requests) float64 {
+		if share, ok := r.ClosedLoop(); ok {
+			return share
+		}
+		return math.NaN()
+	})
+	show("cellmart_requests_heard_age_seconds", "age of the oldest gateway's last word on its requests", func(r agentapi.Requests) float64 { return float64(r.AgeMS) / 1000 })
 }

@@ -125,7 +125,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	if err := news.hear(k.acks, log); err != nil {
 		return err
 	}
-	s := &server{cell: c.Zone, name: c.Process, operator: c.Operator, keeper: k, border: border, control: toControl(control.HTTP.Transport)}
+	s := &server{cell: c.Zone, name: c.Process, operator: c.Operator, keeper: k, border: border, control: toControl(control.HTTP.Transport), requests: agentapi.NewBook(time.Now())}
 	s.bank = idbank.Open(idbank.Options{Cell: c.Zone, Log: log}) // without a database it only hears how processes stand
 	s.clock = clock.NewSource(c.RouteDir, log)
 	group, ctx := errgroup.WithContext(ctx)
@@ -140,8 +140,10 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		s.bank = openBank(c, pool, log)
 		exportCounts(ctx, metrics, k.db)
 		dispatcher := bus.NewDispatcher(bus.DispatcherOptions{
-			Cell: c.Zone, Pool: pool, NATSURL: c.NATSURL, Table: holder, Log: log, Metrics: metrics,
+			Cell: c.Zone, Pool: pool, NATSURL: c.NATSURL, Table: holder, Log: log, Metrics: metrics, Begins: begins,
 		})
+		s.sent = func() map[string]agentapi.Ways { return sentWays(dispatcher.Asked()) }
+		exportLoop(metrics, s)
 		group.Go(func() error { return dispatcher.Run(ctx) })
 	}
 	if err := tellChanges(ctx, group, c, log, metrics); err != nil {

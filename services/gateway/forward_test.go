@@ -91,7 +91,7 @@ func TestScenario_R04_UnknownAndMovedSlots(t *testing.T) {
 		public := startPublic(t, &g)
 		do(t, public, "GET", "/api/v1/me", "", as("user", user)).want(t, 404, "NOT_FOUND", "c1")
 		do(t, public, "GET", "/api/v1/operations/"+user.String(), "").want(t, 404, "NOT_FOUND", "c1")
-		do(t, c1.peers, "POST", "/api/v1/sessions", `{}`, hop(routing.FirstUserSlot, 1, "c2")).want(t, 404, "NOT_FOUND", "c1")
+		do(t, c1.peers, "POST", "/api/v1/sessions", `{}`, hop(routing.CellSlot(9), 1, "c2")).want(t, 404, "NOT_FOUND", "c1")
 		if n := len(c1.services.calls()); n != before {
 			t.Errorf("%d requests about nobody's slot reached a service", n-before)
 		}
@@ -175,7 +175,7 @@ func TestRefusedWith421(t *testing.T) {
 	})
 	t.Run("an old epoch takes nobody back", func(t *testing.T) {
 		p := place{cell: "c1", slot: user.Slot(), epoch: 4}
-		if got := correct(p, call.Problem{Status: 421, Code: "MISROUTED", Owner: "c2", Epoch: 3}.Err(), w.table); got != p {
+		if got := correct(p, call.Problem{Status: 421, Code: "MISROUTED", Owner: "c2", Epoch: 3}.Err(), place{cell: "c1", slot: user.Slot(), epoch: 1}, w.table); got != p {
 			t.Errorf("corrected to %+v by an older epoch", got)
 		}
 	})

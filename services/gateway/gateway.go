@@ -1,9 +1,11 @@
 package gateway
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -46,12 +48,18 @@ type rule struct {
 type finder uint8
 
 const (
-	ofUser   finder = iota // the logged-in user's
-	ofCell                 // the own cell's: data that every cell has, or that is made here
-	ofPhone                // the slot of the user with the phone in the body
-	ofID                   // the path's ID has it
-	ofNumber               // the path's order number has it
+	ofUser   finder = iota // where the logged-in user is at home
+	ofCell                 // the own cell's: data that every cell has
+	ofNew                  // a new user's, in a cell that takes new users
+	ofPhone                // where the user with the phone in the body is at home
+	ofID                   // where the user with the path's ID is at home
+	ofThing                // the path's ID has it, unless it went along with a user who was moved
+	ofNumber               // the same with the path's order number
 )
+
+// scattered says that what is looked for may be in the slot that its ID has or in
+// any that was taken from that.
+func (f finder) scattered() bool { return f == ofThing || f == ofNumber }
 
 // access says who may ask.
 type access uint8
@@ -92,11 +100,15 @@ func locate(t *routing.Table, slot routing.Slot) (place, error) {
 	return place{cell: a.Owner, slot: slot, epoch: a.Epoch}, nil
 }
 
-// correct gives where to ask after the place refused with what it knows. The
-// newest epoch counts, whoever names it: a straggler's word takes nobody back.
-func correct(p place, refused *errs.Error, t *routing.Table) place {
-	next, err := locate(t, p.slot)
-	if err != nil || p.epoch > next.epoch {
+// correct gives where to ask after the place refused with what it knows. base is
+// what the newest table says. The newest epoch counts, whoever names it: a
+// straggler's word takes nobody back.
+func correct(p place, refused *errs.Error, base place, t *routing.Table) place {
+	if base.slot != p.slot {
+		return base // the user was moved alone, or back to the slot they share
+	}
+	next := base
+	if p.epoch > next.epoch {
 		next = p
 	}
 	if epoch := routing.Epoch(refused.Epoch); refused.Owner != "" && epoch > next.epoch {
@@ -105,6 +117,66 @@ func correct(p place, refused *errs.Error, t *routing.Table) place {
 		}
 	}
 	return next
+}
+
+// homes lists where else a thing may be, whose ID has the slot: the private slots
+// of the users who were taken from it.
+func homes(t *routing.Table, slot routing.Slot) ([]place, error) {
+	if t == nil {
+		return nil, nil
+	}
+	var out []place
+	for _, s := range t.TakenFrom(slot) {
+		p, err := locate(t, s)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// newHomes lists where a new user may live, best first: with the group, then in
+// the cells that take new users: of the wished region (or of that name), the own,
+// of the own region, the others. Among equals the key decides, so that a second
+// try goes the same way.
+func newHomes(t *routing.Table, own, region, group, key string) []place {
+	var out []place
+	if group != "" {
+		slot := t.GroupSlot(group)
+		if p, err := locate(t, slot); err == nil {
+			if c, _ := t.Cell(p.cell); c.Weight > 0 {
+				out = append(out, p)
+			}
+		}
+	}
+	me, _ := t.Cell(own)
+	rank := func(c routing.Cell) int {
+		switch {
+		case region != "" && (region == c.Region || region == c.Name) && c.Name == own:
+			return 0
+		case region != "" && (region == c.Region || region == c.Name):
+			return 1
+		case c.Name == own:
+			return 2
+		case c.Region != "" && c.Region == me.Region:
+			return 3
+		}
+		return 4
+	}
+	cells := slices.DeleteFunc(t.Cells(), func(c routing.Cell) bool {
+		_, open := routing.PickSlot(t, c.Name, 0)
+		return !open
+	})
+	slices.SortFunc(cells, func(a, b routing.Cell) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(routing.HashSlot(key+a.Name), routing.HashSlot(key+b.Name)), cmp.Compare(a.Name, b.Name))
+	})
+	for _, c := range cells {
+		if p, err := locate(t, routing.CellSlot(c.Ordinal)); err == nil && p.cell == c.Name {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // misrouted is the refusal of a request that another gateway sent here wrongly.

@@ -89,6 +89,7 @@ type cell struct {
 	public    string
 	peers     string
 	refreshed atomic.Int64
+	counted   *tally
 	stopPeers func() // its gateway is gone for other cells, the agent is not
 }
 
@@ -153,13 +154,15 @@ func newCell(t *testing.T, w *world, pki, name string, border net.Listener, addr
 	c := &cell{name: name, tables: &routing.Holder{}, services: newFake(t, name)}
 	c.tables.Store(w.table)
 	local := listenOn(t)
+	m := obs.New(name, "gateway")
+	c.counted = newTally(name, m.Counter("cellmart_gateway_requests_total", "as in Run", "kind", "way"), time.Now())
 	dialer := link.Dialer{Addr: local.Addr().String()}
 	dial := func(zone, target string) dialFunc { return dialer.DialContext(zone, target) }
 	log := slog.New(slog.DiscardHandler)
 	c.gateway = &Gateway{
 		cell: name, table: c.tables, refresh: func() { c.refreshed.Add(1) }, now: time.Now, wall: time.Now, numbers: numberReader(),
 		verify: verifyFake, local: map[string]*service{}, peers: newPeers(name, dial, log, func(string, bool) {}),
-		writer: newWriter(dial), search: newSearch(dial, log), count: func(string, string) {}, limits: defaultLimits(),
+		writer: newWriter(dial), search: newSearch(dial, log), count: c.counted.add, limits: defaultLimits(),
 		linkUp: func(zone string) (up, known bool) { return c.border.Status()[zone].Up, true },
 	}
 	for _, s := range []string{svcUser, svcOrder, svcInventory, svcCatalog} {
@@ -169,7 +172,6 @@ func newCell(t *testing.T, w *world, pki, name string, border net.Listener, addr
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := obs.New(name, "gateway")
 	serve := func(peers bool, p *page) *httptest.Server {
 		s := httptest.NewServer(newHandler(c.gateway, log, m, peers, p))
 		t.Cleanup(s.Close)
@@ -229,6 +231,22 @@ func verifyFake(_ *routing.Table, token string, _ time.Time) (userapi.Claims, er
 		return userapi.Claims{}, errors.New("not a token")
 	}
 	return userapi.Claims{User: user, Seller: kind == "seller"}, nil
+}
+
+// publish gives all cells the table that change makes of the present one.
+func (w *world) publish(t *testing.T, change func(*routing.Spec)) {
+	t.Helper()
+	spec := w.table.Spec()
+	spec.Version++
+	change(&spec)
+	next, err := routing.Build(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.table = next
+	for _, c := range w.cells {
+		c.tables.Store(next)
+	}
 }
 
 // userOf makes a user who lives in the cell.

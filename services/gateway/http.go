@@ -24,7 +24,7 @@ const prefix = "/api/v1"
 // rules is every path that the gateway lets through; nothing under /internal/.
 func rules() []rule {
 	return []rule{
-		{"POST", "/users", svcUser, ofCell, anyone, "", ""},
+		{"POST", "/users", svcUser, ofNew, anyone, "", ""},
 		{"GET", "/operations/:id", svcUser, ofID, anyone, "id", ""},
 		{"POST", "/sessions", svcUser, ofPhone, anyone, "", ""},
 		{"GET", "/me", svcUser, ofUser, users, "", ""},
@@ -37,7 +37,7 @@ func rules() []rule {
 		{"POST", "/wallet/deposits", svcUser, ofUser, users, "", ""},
 		{"POST", "/transfers", svcUser, ofUser, users, "", ""},
 		{"GET", "/transfers", svcUser, ofUser, users, "", ""},
-		{"GET", "/transfers/:id", svcUser, ofID, users, "id", ""},
+		{"GET", "/transfers/:id", svcUser, ofThing, users, "id", ""},
 		{"POST", "/transfers/:id/cancel", svcUser, ofUser, users, "id", ""},
 		{"POST", "/seller", svcUser, ofUser, users, "", ""},
 
@@ -88,8 +88,9 @@ func newHandler(g *Gateway, log *slog.Logger, m *obs.Metrics, peers bool, p *pag
 }
 
 func (g *Gateway) handler(r rule, peers bool) echo.HandlerFunc {
+	kind := r.method + " " + r.path
 	return func(c echo.Context) error {
-		j := job{rule: r}
+		j := job{rule: r, redirected: !peers && takeHop(c.Request())}
 		found, err := g.check(r, c)
 		if err != nil {
 			return err
@@ -112,7 +113,7 @@ func (g *Gateway) handler(r rule, peers bool) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		if j.slot, err = g.slotOf(c.Request().Context(), j, found, q.Body); err != nil {
+		if err = g.subject(c.Request().Context(), &j, found, q.Body); err != nil {
 			return err
 		}
 		if j.at, err = g.locate(c.Request().Context(), j); err != nil {
@@ -121,7 +122,20 @@ func (g *Gateway) handler(r rule, peers bool) echo.HandlerFunc {
 		// The log line has the slot then.
 		route := call.Route{Cell: g.cell, Slot: j.at.slot, Epoch: j.at.epoch, User: j.user}
 		c.SetRequest(c.Request().WithContext(call.WithRoute(c.Request().Context(), route)))
-		return g.serve(c.Request().Context(), c.Response(), j, q)
+		if where := g.elsewhere(j, c.Request().URL); where != "" {
+			g.count(kind, wayRedirected)
+			c.Response().Header().Set("Cache-Control", "no-store") // the next request may belong here
+			c.Response().Header().Set("Location", where)
+			return c.NoContent(http.StatusTemporaryRedirect)
+		}
+		res, err := g.find(c.Request().Context(), &j, q)
+		if !peers {
+			g.count(kind, j.way())
+		}
+		if err != nil {
+			return err
+		}
+		return relay.Answer(c.Response(), res)
 	}
 }
 
@@ -146,28 +160,36 @@ func (g *Gateway) check(r rule, c echo.Context) (found id.ID, err error) {
 	return found, nil
 }
 
-// slotOf finds the slot that a request is about.
-func (g *Gateway) slotOf(ctx context.Context, j job, found id.ID, body []byte) (routing.Slot, error) {
+// subject finds whom or what a request is about.
+func (g *Gateway) subject(ctx context.Context, j *job, found id.ID, body []byte) (err error) {
 	switch j.rule.slot {
 	case ofUser:
-		return j.user.Slot(), nil
-	case ofID, ofNumber:
-		return found.Slot(), nil
-	case ofPhone:
-		if j.from.hopped { // the other gateway has looked the phone up
-			return j.from.slot, nil
+		j.who = j.user
+		return nil
+	case ofID:
+		j.who = found
+		return nil
+	case ofThing, ofNumber:
+		j.slot = found.Slot()
+		if j.from.hopped && j.from.slot >= routing.FirstUserSlot {
+			j.slot = j.from.slot // the other gateway asks all its homes one by one
 		}
-		user, err := g.lookup(ctx, body)
-		if err != nil {
-			return 0, err
+		return nil
+	case ofPhone, ofNew:
+		if j.from.hopped { // the other gateway has looked the phone up, or chosen
+			j.slot = j.from.slot
+			return nil
 		}
-		if user != 0 {
-			return user.Slot(), nil
+	}
+	if j.rule.slot == ofPhone {
+		if j.who, err = g.lookup(ctx, body); err != nil || j.who != 0 {
+			return err
 		}
 		// Nobody has the phone, or the body is wrong: the own user service says
 		// so, in the same words and time as for a wrong password.
 	}
-	return g.ownSlot()
+	j.slot, err = g.ownSlot()
+	return err
 }
 
 // ownSlot is the slot of what belongs to this cell.
@@ -181,6 +203,17 @@ func (g *Gateway) ownSlot() (routing.Slot, error) {
 		return 0, errs.ErrUnavailable.Because(fmt.Errorf("route table %d has no cell %s", t.Version(), g.cell))
 	}
 	return slot, nil
+}
+
+// groupIn reads the affinity group of a registration; what isn't one is empty.
+func groupIn(body []byte) string {
+	var in struct {
+		Group string `json:"group"`
+	}
+	if json.Unmarshal(body, &in) != nil {
+		return ""
+	}
+	return routing.CanonicalGroup(in.Group)
 }
 
 // phoneIn reads the phone of a login. What isn't one is empty: the user service

@@ -2,10 +2,8 @@ package gateway
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"time"
@@ -15,7 +13,6 @@ import (
 	"example.com/cellmart/platform/cellkit/id"
 	"example.com/cellmart/platform/cellkit/relay"
 	"example.com/cellmart/platform/routing"
-	"example.com/cellmart/services/user/userapi"
 )
 
 // limits are the gateway's times; tests shorten them.
@@ -38,20 +35,21 @@ func defaultLimits() limits {
 
 // Gateway sends each request to the cell that has its slot.
 type Gateway struct {
-	cell    string
-	table   *routing.Holder
-	refresh func() // asks for a newer table, doesn't wait
-	verify  verifyFunc
-	now     func() time.Time
-	wall    func() time.Time // for tokens
-	numbers *id.Numbers
-	local   map[string]*service
-	peers   *peers
-	writer  *peer
-	search  *peer
-	linkUp  func(zone string) (up, known bool)
-	count   func(path, way string)
-	limits  limits
+	cell      string
+	table     *routing.Holder
+	refresh   func() // asks for a newer table, doesn't wait
+	verify    verifyFunc
+	now       func() time.Time // for what is measured
+	wall      func() time.Time // for tokens
+	numbers   *id.Numbers
+	local     map[string]*service
+	peers     *peers
+	writer    *peer
+	search    *peer
+	linkUp    func(zone string) (up, known bool)
+	count     func(kind, way string)
+	redirects redirects // nil: what belongs to another cell is forwarded
+	limits    limits
 }
 
 // job is one request on its way.
@@ -59,23 +57,65 @@ type job struct {
 	rule          rule
 	from          arrival
 	authorization string
-	user          id.ID
-	slot          routing.Slot
-	at            place
+	user          id.ID        // who asks
+	who           id.ID        // whose home it goes to; 0: the slot's
+	slot          routing.Slot // if it's about nobody
+	at            place        // where it is now believed to belong
+	away          bool         // another cell was asked
+	redirected    bool         // by another gateway, to this one
+}
+
+// global says that the global zone answers.
+func (j job) global() bool { return j.rule.service == svcWriter || j.rule.service == svcSearch }
+
+// way is what the job took.
+func (j job) way() string {
+	switch {
+	case j.global():
+		return wayGlobal
+	case j.away || j.redirected:
+		return wayForwarded
+	}
+	return wayLocal
+}
+
+// home gives the job's place by a table.
+func (j job) home(t *routing.Table) (place, error) {
+	if j.who == 0 || t == nil {
+		return locate(t, j.slot)
+	}
+	slot, a, ok := t.Home(int64(j.who))
+	if !ok {
+		return locate(t, slot)
+	}
+	return place{cell: a.Owner, slot: slot, epoch: a.Epoch}, nil
 }
 
 // locate finds where a job goes now. A sender that knows a later epoch than this
-// table does has a newer table: it's waited for a moment.
+// table does, or a private slot that it doesn't have, has a newer table: it's
+// waited for a moment. Without it nothing is said about a private slot, least of
+// all that what is looked for doesn't exist.
 func (g *Gateway) locate(ctx context.Context, j job) (place, error) {
-	p, err := locate(g.table.Load(), j.slot)
-	if err == nil && j.from.hopped && j.slot == j.from.slot && j.from.epoch > p.epoch {
-		g.awaitTable(ctx)
-		p, err = locate(g.table.Load(), j.slot)
+	p, err := j.home(g.table.Load())
+	if !j.from.hopped {
+		return p, err
 	}
-	if err == nil && j.from.hopped && p.cell != g.cell {
+	unknown := func() bool {
+		return j.from.slot >= routing.FirstUserSlot && (err != nil || p.slot != j.from.slot)
+	}
+	if unknown() || err == nil && p.slot == j.from.slot && j.from.epoch > p.epoch {
+		g.awaitTable(ctx)
+		p, err = j.home(g.table.Load())
+	}
+	switch {
+	case unknown():
+		return p, ErrUnsettled.Because(fmt.Errorf("route table %d doesn't have private slot %s for this", g.table.Version(), j.from.slot))
+	case err != nil:
+		return p, err
+	case p.cell != g.cell:
 		return p, misrouted(p)
 	}
-	return p, err
+	return p, nil
 }
 
 // awaitTable asks for a newer table and gives it a moment to come.
@@ -95,46 +135,57 @@ func wait(ctx context.Context, d time.Duration, early <-chan struct{}) {
 	}
 }
 
-// serve sends the job where it belongs and passes the answer on. A refusal with
-// 421 had no effect, so the request is sent once more, to where the refuser or
-// the newest table says; what was refused twice is moving, and 503.
-func (g *Gateway) serve(ctx context.Context, w http.ResponseWriter, j job, q relay.Request) error {
+// settle sends the job where it belongs and gives the answer. A refusal with 421
+// had no effect, so the request is sent once more, to where the refuser or the
+// newest table says; what was refused twice is moving, and 503.
+func (g *Gateway) settle(ctx context.Context, j *job, q relay.Request) (*http.Response, error) {
 	until := g.now().Add(g.limits.hold)
 	for corrected := false; ; {
-		res, err := g.ask(ctx, j, q)
+		j.away = j.away || j.at.cell != g.cell
+		res, err := g.ask(ctx, *j, q)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		refused, err := refusal(res)
 		if err != nil {
-			return g.lost(j.at.cell, q, err)
+			return nil, g.lost(j.at.cell, q, err)
 		}
 		switch {
 		case refused == nil:
-			return relay.Answer(w, res)
+			return res, nil
 		case refused.Code == codeDraining:
 			// The first gateway holds the request, so that it isn't held twice.
 			if j.from.hopped || g.now().After(until) || ctx.Err() != nil {
-				return refused
+				return nil, refused
 			}
 			wait(ctx, g.limits.pause, g.table.Changed())
-			j.at = correct(j.at, refused, g.table.Load())
+			j.at = g.correct(*j, refused)
 			continue
 		case corrected:
-			return g.unsettled(j, refused)
+			return nil, g.unsettled(*j, refused)
 		}
 		corrected = true
-		next := correct(j.at, refused, g.table.Load())
+		next := g.correct(*j, refused)
 		if next == j.at { // no news: the refuser is ahead of us and didn't say how
 			g.awaitTable(ctx)
-			next = correct(j.at, refused, g.table.Load())
+			next = g.correct(*j, refused)
 		} else {
 			g.refresh()
 		}
 		if j.at = next; j.from.hopped && next.cell != g.cell {
-			return misrouted(next)
+			return nil, misrouted(next)
 		}
 	}
+}
+
+// correct gives where to ask after a refusal.
+func (g *Gateway) correct(j job, refused *errs.Error) place {
+	t := g.table.Load()
+	base, err := j.home(t)
+	if err != nil {
+		base = j.at
+	}
+	return correct(j.at, refused, base, t)
 }
 
 // unsettled is the end of a job that was refused twice: only gateways understand
@@ -180,7 +231,6 @@ func (g *Gateway) ask(ctx context.Context, j job, q relay.Request) (*http.Respon
 	case j.rule.service == svcSearch:
 		return g.askSearch(ctx, j, q, route)
 	case j.at.cell == g.cell:
-		g.count(j.rule.path, "local")
 		route.SetHeaders(q.Header, g.cell)
 		res, err := g.local[j.rule.service].send(ctx, q, g.limits.local)
 		if err != nil {
@@ -188,7 +238,6 @@ func (g *Gateway) ask(ctx context.Context, j job, q relay.Request) (*http.Respon
 		}
 		return res, nil
 	}
-	g.count(j.rule.path, "forwarded")
 	route.User = 0 // the home reads the token itself
 	route.SetHeaders(q.Header, g.cell)
 	q.Header.Set(call.HeaderHop, strconv.Itoa(1))
@@ -200,7 +249,7 @@ func (g *Gateway) ask(ctx context.Context, j job, q relay.Request) (*http.Respon
 
 // askWriter goes to the global zone, which no request needs but this one.
 func (g *Gateway) askWriter(ctx context.Context, j job, q relay.Request, route call.Route) (*http.Response, error) {
-	g.toGlobal(j, q, route)
+	toGlobal(j, q, route, g.cell)
 	q.Header.Set("Authorization", j.authorization)
 	down := ErrWriterDown.In(routing.Global)
 	if up, known := g.linkUp(routing.Global); known && !up {
@@ -215,9 +264,8 @@ func (g *Gateway) askWriter(ctx context.Context, j job, q relay.Request, route c
 }
 
 // toGlobal sets the headers for the global zone's services.
-func (g *Gateway) toGlobal(j job, q relay.Request, route call.Route) {
-	g.count(j.rule.path, "global")
-	route.SetHeaders(q.Header, g.cell)
+func toGlobal(j job, q relay.Request, route call.Route, cell string) {
+	route.SetHeaders(q.Header, cell)
 	q.Header.Del(call.HeaderFrom) // the global zone is no cell that one could call from
 	if j.rule.who == sellers {
 		q.Header.Set(call.HeaderSeller, "true") // the token was checked here; they hold no keys
@@ -227,7 +275,7 @@ func (g *Gateway) toGlobal(j job, q relay.Request, route call.Route) {
 // askSearch goes to the global zone. Whatever is wrong with search has one name:
 // nothing but this request needs it.
 func (g *Gateway) askSearch(ctx context.Context, j job, q relay.Request, route call.Route) (*http.Response, error) {
-	g.toGlobal(j, q, route)
+	toGlobal(j, q, route, g.cell)
 	down := ErrSearchDown.In(routing.Global)
 	res, err := g.askPeer(ctx, g.search, q, down)
 	var known *errs.Error
@@ -294,50 +342,4 @@ func (g *Gateway) lost(cell string, q relay.Request, err error) error {
 		return errs.ErrUnknown.In(cell).Because(err)
 	}
 	return errs.ErrUnavailable.In(cell).Because(err)
-}
-
-// lookup asks the own user service whose phone stands in the body of a login: 0
-// is nobody's. Every cell has a copy of all phones, so no other cell is asked.
-func (g *Gateway) lookup(ctx context.Context, body []byte) (id.ID, error) {
-	phone := phoneIn(body)
-	if phone == "" {
-		return 0, nil
-	}
-	slot, err := g.ownSlot()
-	if err != nil {
-		return 0, err
-	}
-	at, err := locate(g.table.Load(), slot)
-	if err != nil {
-		return 0, err
-	}
-	question, err := json.Marshal(userapi.LookupRequest{Phone: phone})
-	if err != nil {
-		return 0, err
-	}
-	q := relay.Request{Method: http.MethodPost, Path: "/internal/lookup", Header: http.Header{}, Body: question}
-	q.Header.Set("Content-Type", "application/json")
-	q.Header.Set(call.HeaderRequestID, call.RequestID(ctx))
-	call.Route{Cell: g.cell, Slot: at.slot, Epoch: at.epoch}.SetHeaders(q.Header, g.cell)
-	res, err := g.local[svcUser].send(ctx, q, g.limits.local)
-	if err != nil {
-		return 0, errs.ErrUnavailable.In(g.cell).Because(err) // a question changes nothing
-	}
-	defer res.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(res.Body, maxProblem))
-	if err != nil {
-		return 0, errs.ErrUnavailable.In(g.cell).Because(err)
-	}
-	if res.StatusCode >= http.StatusMultipleChoices {
-		e := call.DecodeProblem(res.StatusCode, res.Header, answer)
-		if e.Kind == errs.NotFound || e.Kind == errs.Invalid {
-			return 0, nil
-		}
-		return 0, e
-	}
-	var out userapi.LookupAnswer
-	if err := json.Unmarshal(answer, &out); err != nil {
-		return 0, fmt.Errorf("decode the answer of the user service: %w", err)
-	}
-	return out.UserID, nil
 }

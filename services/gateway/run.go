@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"example.com/cellmart/platform/cellkit"
-	"example.com/cellmart/platform/cellkit/clock"
 	"example.com/cellmart/platform/cellkit/env"
 	"example.com/cellmart/platform/cellkit/link"
 	"example.com/cellmart/platform/cellkit/obs"
 	"example.com/cellmart/platform/cellkit/route"
 	"example.com/cellmart/platform/cellkit/web"
 	"example.com/cellmart/platform/routing"
+	"example.com/cellmart/services/agent/agentapi"
 	"example.com/cellmart/services/user/userapi"
 )
 
@@ -28,6 +28,7 @@ type config struct {
 	link                               string
 	services                           map[string][]string
 	demoFile                           string
+	redirects                          redirects
 	forward, local                     time.Duration
 	route                              route.Options
 }
@@ -52,6 +53,7 @@ func read(r *env.Reader) config {
 		route:        route.ReadOptions(r),
 		services:     map[string][]string{},
 	}
+	c.readRedirects(r)
 	for _, name := range []string{svcUser, svcOrder, svcInventory, svcCatalog} {
 		variable := strings.ToUpper(name) + "_URL"
 		urls := r.List(variable, "", "instances of the own "+name+" service (http://host:port), comma separated; one that isn't there is left out; needed")
@@ -75,6 +77,22 @@ func read(r *env.Reader) config {
 		r.Fail("PEER_ADDR", "is the same as ADDR; other cells are believed what people are not")
 	}
 	return c
+}
+
+// readRedirects reads what is done with a request of another cell's user.
+func (c *config) readRedirects(r *env.Reader) {
+	mode := r.String("MODE", "forward", "what to do with a request of another cell's user: forward, or redirect (307) to that cell's gateway")
+	public, err := parsePublic(r.List("PUBLIC_URLS", "", "where people reach the cells' gateways, for redirect: c1=http://host:port,c2=..."))
+	switch {
+	case err != nil:
+		r.Fail("PUBLIC_URLS", err.Error())
+	case mode == "redirect" && len(public) == 0:
+		r.Fail("PUBLIC_URLS", "is not set, so nobody can be redirected")
+	case mode == "redirect":
+		c.redirects = public
+	case mode != "forward":
+		r.Fail("MODE", fmt.Sprintf("is %q, not forward or redirect", mode))
+	}
 }
 
 // Run serves until ctx ends. It starts with everything else down.
@@ -105,12 +123,18 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		return err
 	}
 	g := build(c, &tables, follower, metrics, p.Log)
-	g.wall = clock.Follow(ctx, c.route.AgentURL, p.Log).Now
+	counted := newTally(c.route.Process, metrics.Counter("cellmart_gateway_requests_total",
+		"Requests that people brought here, by what they took: local, forwarded, global; redirected ones count where they go.", "kind", "way"), time.Now())
+	g.count = counted.add
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return follower.Run(ctx) })
 	group.Go(func() error { g.peers.run(ctx, &tables); return nil })
 	group.Go(func() error { g.search.breaker.Run(ctx); return nil })
+	if c.route.AgentURL != "" {
+		agent := &agentapi.Client{BaseURL: c.route.AgentURL}
+		group.Go(func() error { counted.run(ctx, agent.Report); return nil })
+	}
 	for _, s := range g.local {
 		group.Go(func() error { s.run(ctx); return nil })
 	}
@@ -137,7 +161,6 @@ func listen(ctx context.Context, addr string) (net.Listener, error) {
 func build(c config, tables *routing.Holder, follower *route.Follower, m *obs.Metrics, log *slog.Logger) *Gateway {
 	dialer := link.Dialer{Addr: c.link}
 	dial := func(zone, target string) dialFunc { return dialer.DialContext(zone, target) }
-	requests := m.Counter("cellmart_gateway_requests_total", "Requests by where they were answered: local, forwarded or global.", "route", "way")
 	up := m.Gauge("cellmart_gateway_cell_up", "1 while the other cell's gateway answers health calls.", "target")
 	g := &Gateway{
 		cell: c.cell, table: tables, refresh: follower.Refresh, now: time.Now, wall: time.Now, numbers: numberReader(),
@@ -148,8 +171,7 @@ func build(c config, tables *routing.Holder, follower *route.Follower, m *obs.Me
 		}),
 		writer: newWriter(dial), search: newSearch(dial, log),
 		linkUp: follower.Links().Up,
-		count:  func(path, way string) { requests.WithLabelValues(path, way).Inc() },
-		limits: defaultLimits(),
+		limits: defaultLimits(), redirects: c.redirects,
 	}
 	g.limits.forward, g.limits.local = c.forward, c.local
 	for name, urls := range c.services {

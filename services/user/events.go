@@ -11,6 +11,7 @@ import (
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/cellkit/transfer"
 	"example.com/cellmart/platform/routing"
+	"example.com/cellmart/services/user/userapi"
 )
 
 // The messages of a claim (protocols P5).
@@ -25,7 +26,7 @@ import (
 const (
 	name = transfer.Service // whose messages these are
 
-	kindBegin     = "claim.begin"
+	kindBegin     = userapi.KindBegin
 	kindGranted   = "claim.granted"
 	kindTaken     = "claim.taken"
 	kindConfirm   = "claim.confirm"

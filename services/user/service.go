@@ -91,7 +91,10 @@ func (s *service) register(ctx context.Context, op string, in userapi.RegisterRe
 	if err := checkPassword(in.Password); err != nil {
 		return out, err
 	}
-	at, err := s.newHome(op)
+	if len(in.Group) > userapi.MaxGroup {
+		return out, errs.Field("group", "has more than %d bytes", userapi.MaxGroup)
+	}
+	at, err := s.newHome(op, in.Group)
 	if err != nil {
 		return out, err
 	}
@@ -134,8 +137,9 @@ func (s *service) register(ctx context.Context, op string, in userapi.RegisterRe
 	return out, nil
 }
 
-// newHome chooses the slot of a new user among those of this cell.
-func (s *service) newHome(op string) (pg.Entry, error) {
+// newHome chooses the slot of a new user among those of this cell: the one of
+// their group, if this cell has it and takes new users, else any, evenly.
+func (s *service) newHome(op, group string) (pg.Entry, error) {
 	t := s.table.Load()
 	if t == nil {
 		return pg.Entry{}, errs.ErrUnavailable.Because(errors.New("no route table yet"))
@@ -144,6 +148,11 @@ func (s *service) newHome(op string) (pg.Entry, error) {
 	slot, ok := routing.PickSlot(t, s.cell, binary.BigEndian.Uint64(sum[:]))
 	if !ok {
 		return pg.Entry{}, userapi.ErrCellClosed.In(s.cell)
+	}
+	if routing.CanonicalGroup(group) != "" {
+		if a, ok := t.Slot(t.GroupSlot(group)); ok && a.Owner == s.cell {
+			slot = t.GroupSlot(group)
+		}
 	}
 	a, err := route.Resolve(t, slot)
 	return pg.Entry{Slot: slot, Epoch: a.Epoch}, err

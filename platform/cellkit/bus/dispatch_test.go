@@ -450,3 +450,33 @@ func exec(t testing.TB, c *cell, sql string) {
 		t.Fatalf("%s: %v", sql, err)
 	}
 }
+
+// Each request is counted once, whether it leaves the cell or not, and however
+// often it is sent; replies aren't.
+func TestRequestsAreCountedOnce(t *testing.T) {
+	t.Parallel()
+	c1, c2 := newCells(t)
+	d := c1.counting(func(m bus.Message) bool { return m.Key != "follows" })
+	start(t, d.Run)
+	start(t, c2.dispatcher().Run)
+	start(t, c2.consumer().Run)
+	c1.send(t, 1, 2, "own")
+	c1.send(t, 1, half, "begins")
+	c1.send(t, 1, half, "follows")
+	want(t, c1.consumer().Deliver(t.Context(), request(half, 1, "asked")), bus.Handled) // so a reply goes out
+	c1.spy(t).has(t, 10*time.Second, "c2", bus.ReplyID(half, "do.it:asked"))
+	s := c1.spy(t)
+	waitFor(t, 20*time.Second, "a second attempt of what stays in c1", func() error {
+		got, err := s.messages(t.Context(), "c1")
+		if err == nil && got["do.it:own"] < 2 {
+			err = fmt.Errorf("sent %d times", got["do.it:own"])
+		}
+		return err
+	})
+	if got, want := d.Asked()["do.it"], (bus.Asked{Local: 1, Messaged: 2, Begun: 1}); got != want || len(d.Asked()) != 1 {
+		t.Errorf("counted %+v, want %+v of one kind", d.Asked(), want)
+	}
+	if n := c1.metric(t, "cellmart_bus_asked_total", `kind="do.it"`, `way="messaged"`); n != 2 {
+		t.Errorf("the series says %v, want 2", n)
+	}
+}

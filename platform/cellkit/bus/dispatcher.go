@@ -30,6 +30,10 @@ type DispatcherOptions struct {
 	// Gate says whether a message may leave the cell now; nil = all may. One
 	// that may not is asked about again 100 ms later.
 	Gate func(ctx context.Context, m Message) bool
+
+	// Begins says of a request whether it begins what a person asked for, so that
+	// each of those is counted once; nil = none does.
+	Begins func(m Message) bool
 }
 
 // Dispatcher sends what is due in the outbox to the cell's own streams, one for
@@ -47,6 +51,7 @@ type Dispatcher struct {
 	late   prometheus.Gauge
 	oldest prometheus.Gauge
 	open   prometheus.Gauge
+	asked  *asked
 }
 
 const (
@@ -75,7 +80,7 @@ func NewDispatcher(o DispatcherOptions) *Dispatcher {
 	o.Log = o.Log.With("part", "dispatcher")
 	m := o.Metrics
 	return &Dispatcher{
-		o: o, relay: relay{o.Pool}, poke: make(chan struct{}, 1), heal: make(chan struct{}, 1),
+		o: o, asked: newAsked(m), relay: relay{o.Pool}, poke: make(chan struct{}, 1), heal: make(chan struct{}, 1),
 		sent:   m.Counter("cellmart_bus_sent_total", "Messages that a stream has acknowledged.", "destination"),
 		failed: m.Counter("cellmart_bus_unsent_total", "Messages that didn't go out, and stay due.", "reason"),
 		late:   m.Gauge("cellmart_bus_due_age_seconds", "How long the most overdue message has been due.").WithLabelValues(),
@@ -206,6 +211,7 @@ func (d *Dispatcher) publish(ctx context.Context, table *routing.Table, notes []
 			bad.add("subject", n, fmt.Errorf("service %q or kind %q can't be in a subject", n.Service, n.Kind))
 			continue
 		}
+		d.count(n, a.Owner)
 		if d.o.Gate != nil && !d.o.Gate(ctx, n.Message) {
 			held = append(held, n)
 			continue

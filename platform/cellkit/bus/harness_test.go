@@ -233,6 +233,12 @@ func (c *cell) dispatcher() *bus.Dispatcher {
 		Metrics: c.metrics, MaxBytes: 64 << 20})
 }
 
+// counting is a dispatcher that counts what begins something.
+func (c *cell) counting(begins func(bus.Message) bool) *bus.Dispatcher {
+	return bus.NewDispatcher(bus.DispatcherOptions{Cell: c.name, Pool: c.agent, NATSURL: c.nats.URL, Table: c.table, Log: logger(),
+		Metrics: c.metrics, MaxBytes: 64 << 20, Begins: begins})
+}
+
 func logger() *slog.Logger {
 	if os.Getenv("CELLMART_TEST_LOG") != "" {
 		return slog.New(slog.NewTextHandler(os.Stderr, nil))

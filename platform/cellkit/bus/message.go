@@ -4,8 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/cellmart/platform/cellkit/id"
+	"example.com/cellmart/platform/cellkit/obs"
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/routing"
 )
@@ -101,3 +106,52 @@ func Close(ctx context.Context, tx *pg.Tx, kind, key string) error {
 
 // IDKey is the usual key: an ID in decimal.
 func IDKey(i id.ID) string { return i.String() }
+
+// Asked counts the requests of one kind, each once however often it was sent:
+// those for slots of the own cell, those that left it, and among the latter those
+// that begin what a person asked for.
+type Asked struct{ Local, Messaged, Begun uint64 }
+
+// asked counts requests by kind, since the start.
+type asked struct {
+	total *prometheus.CounterVec // kind, way
+	mu    sync.Mutex
+	kinds map[string]Asked
+}
+
+func newAsked(m *obs.Metrics) *asked {
+	return &asked{
+		total: m.Counter("cellmart_bus_asked_total", "Requests by message, each counted once: local stayed in the cell, messaged left it.", "kind", "way"),
+		kinds: map[string]Asked{},
+	}
+}
+
+// Asked gives what was counted since the start, by kind.
+func (d *Dispatcher) Asked() map[string]Asked {
+	d.asked.mu.Lock()
+	defer d.asked.mu.Unlock()
+	return maps.Clone(d.asked.kinds)
+}
+
+// count counts a request at its first attempt. What only goes out at a later one,
+// because the stream was away, was counted then too.
+func (d *Dispatcher) count(n note, owner string) {
+	if n.Attempt != 1 || n.ReplyTo != "" {
+		return
+	}
+	d.asked.mu.Lock()
+	defer d.asked.mu.Unlock()
+	k := d.asked.kinds[n.Kind]
+	way := "local"
+	if owner == d.o.Cell {
+		k.Local++
+	} else {
+		way = "messaged"
+		k.Messaged++
+		if d.o.Begins != nil && d.o.Begins(n.Message) {
+			k.Begun++
+		}
+	}
+	d.asked.kinds[n.Kind] = k
+	d.asked.total.WithLabelValues(n.Kind, way).Inc()
+}

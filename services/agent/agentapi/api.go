@@ -55,6 +55,7 @@ type Status struct {
 	Links         map[string]Link  `json:"links"`
 	Faults        map[string]Fault `json:"faults"`
 	ClockOffsetMS int64            `json:"clock_offset_ms"`
+	Requests      *Requests        `json:"requests"` // null = no gateway was heard
 	Database      *Database        `json:"database"`
 	DatabaseError string           `json:"database_error,omitempty"`
 }

@@ -23,12 +23,19 @@ var (
 	ErrCellClosed   = errs.New(errs.Unavailable, "CELL_CLOSED", "this cell takes no new users at the moment").After(5 * time.Second)
 )
 
+// KindBegin is the message that begins a registration, to the phone's home.
+const KindBegin = "claim.begin"
+
 // RegisterRequest is the body of POST /users.
 type RegisterRequest struct {
 	Phone    string `json:"phone"` // international, +8613800000001
 	Password string `json:"password"`
 	Name     string `json:"name"`
+	Group    string `json:"group,omitempty"` // whose members should live together: "city: berlin"
 }
+
+// MaxGroup is the longest name of a group, in bytes.
+const MaxGroup = 64
 
 // LoginRequest is the body of POST /sessions.
 type LoginRequest struct {
