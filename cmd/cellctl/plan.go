@@ -2,24 +2,58 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"time"
 
 	"example.com/cellmart/cmd/cellctl/plan"
 	"example.com/cellmart/cmd/cellctl/sim"
 	"example.com/cellmart/platform/cellkit"
+	"example.com/cellmart/services/agent/agentapi"
 )
 
-func runPlan(_ context.Context, c *cli, args []string) error {
+func runPlan(ctx context.Context, c *cli, args []string) error {
 	in := plan.Default()
 	in.Flags(c.flags)
+	measured := c.flags.Bool("measured", false, "with the closed-loop share of the demo that is up")
 	if _, err := c.parse(args, 0, 0); err != nil {
 		return err
+	}
+	if *measured {
+		f, err := c.fleet(ctx)
+		if err != nil {
+			return err
+		}
+		if in.Measured, err = f.counted(ctx); err != nil {
+			return err
+		}
 	}
 	if err := in.Check(); err != nil {
 		return err
 	}
 	r := plan.Make(in)
 	return c.print(r, func(w io.Writer) { r.Write(w, in) })
+}
+
+// counted adds up what all cells have counted. One that is silent has its users
+// too: without it there is no share.
+func (f *fleet) counted(ctx context.Context) (*plan.Measured, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	got, failed := ask(f, func(a *agentapi.Client) (agentapi.Status, error) { return a.Status(ctx) })
+	m := &plan.Measured{Cells: len(f.names)}
+	for _, name := range f.names {
+		if err := failed[name]; err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		r := got[name].Requests
+		if r == nil {
+			return nil, fmt.Errorf("%s: its agent has heard no counts yet", name)
+		}
+		m.Local, m.Forwarded, m.Messaged = m.Local+r.Local, m.Forwarded+r.Forwarded, m.Messaged+r.Messaged
+		m.AgeMS = max(m.AgeMS, r.AgeMS)
+	}
+	return m, nil
 }
 
 // runSim needs no demo: it computes the figures that the choice of cells, slots
