@@ -83,6 +83,7 @@ func TestDrills(t *testing.T) {
 		}},
 		{"db-down", "c2", []string{"others"}, []string{"others_requests", "others_errors", "victims_refused", "recovered_ms", "invariants_ok"}},
 		{"instance", "c1", []string{"requests failed"}, []string{"requests", "errors", "kills", "invariants_ok"}},
+		{"route-push", "c3", []string{"c1's gateway@", "holds table"}, []string{"processes", "others_acked_ms", "without_push_acked_ms", "cut_off_age_ms", "caught_up_ms", "invariants_ok"}},
 	} {
 		t.Run(d.name, func(t *testing.T) {
 			r, code := drill(t, d.name, "--cell", d.cell, "--short")

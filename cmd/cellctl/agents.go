@@ -13,6 +13,7 @@ import (
 	"example.com/cellmart/platform/cellkit/link"
 	"example.com/cellmart/platform/routing"
 	"example.com/cellmart/services/agent/agentapi"
+	"example.com/cellmart/services/control/controlapi"
 )
 
 // fleet is the agents of a running demo.
@@ -57,6 +58,11 @@ func (c *cli) fleet(ctx context.Context) (*fleet, error) {
 		f.names = append(f.names, cell.Name)
 	}
 	return f, nil
+}
+
+// control is asked by way of the global zone's agent: it listens for agents only.
+func (f *fleet) control() *controlapi.Client {
+	return &controlapi.Client{BaseURL: f.global.BaseURL + "/admin/control", Key: f.key, OperatorKey: f.global.OperatorKey}
 }
 
 // zone gives the agent of a cell, or of the global zone.

@@ -15,7 +15,7 @@ import (
 )
 
 func runDrill(ctx context.Context, c *cli, args []string) error {
-	cell := c.flags.String("cell", "", "the cell that is broken; default: unplug c3, db-down c2, instance c1; of soak, where its sabotage is")
+	cell := c.flags.String("cell", "", "the cell that is broken; default: unplug and route-push c3, db-down and control-down-cold-start c2, instance c1; of soak, where its sabotage is")
 	seed := c.flags.Uint64("seed", 1, "of the load")
 	var sabotage sabotage
 	c.flags.Var(&sabotage, "sabotage", "plant a fault that the drill must find: it fails then; unplug: --sabotage=agent, --sabotage=redis")
@@ -43,7 +43,7 @@ func runDrill(ctx context.Context, c *cli, args []string) error {
 		return usage("there is no cell %q; there are %v", *cell, f.names)
 	}
 	report, err := drill.Run(ctx, name, drill.Options{
-		System: c.breakable(f), Agents: f.cells, Load: f.people(c, load.Options{Seed: *seed}), Cell: *cell, Sabotage: sabotage != "", Kind: kind, Short: *short, Log: c.logf,
+		System: c.breakable(f), Agents: f.cells, Control: f.control(), Load: f.people(c, load.Options{Seed: *seed}), Cell: *cell, Sabotage: sabotage != "", Kind: kind, Short: *short, Log: c.logf,
 	})
 	if err != nil {
 		return err
@@ -125,6 +125,11 @@ func (b *breakable) Stop(ctx context.Context, part string, kill bool) error {
 // Start starts it again.
 func (b *breakable) Start(ctx context.Context, part string) error { return b.state.Restart(ctx, part) }
 
+// Pause stops a process with a signal, or sends it on.
+func (b *breakable) Pause(_ context.Context, part string, on bool) error {
+	return b.state.Pause(part, on)
+}
+
 // AddInstance starts a second instance.
 func (b *breakable) AddInstance(ctx context.Context, service string) (string, error) {
 	p, err := b.state.AddInstance(ctx, service)
@@ -186,6 +191,11 @@ func (b *containers) Stop(ctx context.Context, part string, kill bool) error {
 // Start starts it again.
 func (b *containers) Start(ctx context.Context, part string) error {
 	return compose.Start(ctx, b.state, part)
+}
+
+// Pause freezes a container, or lets it go on.
+func (b *containers) Pause(ctx context.Context, part string, on bool) error {
+	return compose.Pause(ctx, b.state, part, on)
 }
 
 // AddInstance starts a second container of a service.

@@ -56,6 +56,20 @@ func Start(ctx context.Context, s *local.State, name string) error {
 	return c.ready(ctx)
 }
 
+// Pause freezes a part as it is, or lets it go on.
+func Pause(ctx context.Context, s *local.State, name string, on bool) error {
+	c, err := part(ctx, s, name)
+	if err != nil {
+		return err
+	}
+	verb := "unpause"
+	if on {
+		verb = "pause"
+	}
+	_, err = docker(ctx, verb, c.ID)
+	return err
+}
+
 // ready runs the container's health check until it holds: the engine's own would
 // take a minute.
 func (c *container) ready(ctx context.Context) error {

@@ -83,6 +83,18 @@ func (s *State) Stop(ctx context.Context, name string, kill bool) error {
 	return p.Wait(ctx)
 }
 
+// Pause stops a process where it is, or lets it go on.
+func (s *State) Pause(name string, on bool) error {
+	p, err := s.Process(name)
+	if err != nil {
+		return err
+	}
+	if on {
+		return p.Signal(syscall.SIGSTOP)
+	}
+	return p.Signal(syscall.SIGCONT)
+}
+
 // Restart starts processes again as they were, and waits until all are ready;
 // those that run are ended first.
 func (s *State) Restart(ctx context.Context, names ...string) error {

@@ -6,6 +6,10 @@
 //	instance  one of two instances of a service is killed, again and again
 //	soak      nothing is broken: ten minutes of load at the stated memory
 //
+//	route-push               tables are published while a cell is unplugged and another one's
+//	                         broker is dead: all who can hold them in 30 s, the rest once it's back
+//	control-down-cold-start  the global zone is dead, and a cell starts from its disks alone
+//
 // A drill passes when everything in its list of judgements holds; each figure that
 // decides is in the report. What it broke is mended at the end, also after an
 // error or an interrupt. Every drill has a sabotage, a real fault of the kind that
@@ -16,6 +20,9 @@
 //	db-down   c1's Postgres is on the same machine as c2's, and stops with it
 //	instance  there is no second instance
 //	soak      c1's Redis is killed, and started again: nobody misses it
+//
+//	route-push               c1's gateway is frozen, and never takes a table
+//	control-down-cold-start  c2's gateway goes out through the global zone's agent
 //
 // A shared Redis hurts nobody: it is asked for 50 ms at most, and rarely when it's
 // gone. So unplug also looks at the border itself: who is connected where, or on

@@ -9,6 +9,7 @@ import (
 
 	"example.com/cellmart/cmd/cellctl/load"
 	"example.com/cellmart/services/agent/agentapi"
+	"example.com/cellmart/services/control/controlapi"
 )
 
 // System is the running demo, as far as drills break it. Names are those of the
@@ -21,6 +22,8 @@ type System interface {
 	// waits until it's ready.
 	Stop(ctx context.Context, part string, kill bool) error
 	Start(ctx context.Context, part string) error
+	// Pause freezes a part as it is, or lets it go on.
+	Pause(ctx context.Context, part string, on bool) error
 	// AddInstance starts a second instance of a service, and waits until it's
 	// ready; RemoveInstance ends it. Which of the two is stopped later is told
 	// by the name that AddInstance gives.
@@ -54,6 +57,7 @@ type Border struct {
 type Options struct {
 	System   System
 	Agents   map[string]*agentapi.Client
+	Control  *controlapi.Client
 	Load     load.Options // Cells and Edge are needed, the rest is the drill's
 	Cell     string       // that is broken
 	Sabotage bool
@@ -78,7 +82,10 @@ type Event struct {
 }
 
 // names of the drills and the cell that each breaks by default.
-var defaults = []struct{ name, cell string }{{"unplug", "c3"}, {"db-down", "c2"}, {"instance", "c1"}, {"soak", "c1"}}
+var defaults = []struct{ name, cell string }{
+	{"unplug", "c3"}, {"db-down", "c2"}, {"instance", "c1"}, {"soak", "c1"},
+	{"route-push", "c3"}, {"control-down-cold-start", "c2"},
+}
 
 // Names lists the drills.
 func Names() (out []string) {
@@ -117,12 +124,15 @@ func limit(name string) time.Duration {
 
 // Run runs one drill by name. An error means that it couldn't be carried out.
 func Run(ctx context.Context, name string, o Options) (*Report, error) {
-	drills := map[string]func(context.Context, *run) error{"unplug": unplug, "db-down": dbDown, "instance": instance, "soak": soak}
+	drills := map[string]func(context.Context, *run) error{
+		"unplug": unplug, "db-down": dbDown, "instance": instance, "soak": soak,
+		"route-push": routePush, "control-down-cold-start": coldStart,
+	}
 	do, ok := drills[name]
 	if !ok {
 		return nil, fmt.Errorf("there is no drill %q", name)
 	}
-	r := &run{Options: o, report: &Report{Drill: name, Timeline: []Event{}, Figures: map[string]any{}, Failed: []string{}}}
+	r := &run{Options: o, begun: time.Now(), report: &Report{Drill: name, Timeline: []Event{}, Figures: map[string]any{}, Failed: []string{}}}
 	for i, c := range o.Load.Cells {
 		r.homes = append(r.homes, c.Name)
 		if c.Name == o.Cell {
@@ -149,6 +159,7 @@ func Run(ctx context.Context, name string, o Options) (*Report, error) {
 type run struct {
 	Options
 	report *Report
+	begun  time.Time
 	homes  []string
 	broken int // index of Cell
 	border looks
@@ -225,7 +236,7 @@ func (r *run) rest(ctx context.Context) {
 }
 
 func (r *run) event(format string, args ...any) time.Duration {
-	at := time.Duration(0)
+	at := time.Since(r.begun) // a drill without load counts from its start
 	if r.load != nil {
 		at = r.load.Now()
 	}
