@@ -32,12 +32,17 @@ var targets = map[string]who{
 	"idgen":          cells,
 }
 
-// parsePairs reads "name=host:port,name=host:port".
+// parsePairs reads "name=host:port,name=host:port". A target with several instances
+// has host:port|host:port.
 func parsePairs(list []string) (map[string]string, error) {
 	out := map[string]string{}
 	for _, item := range list {
 		name, addr, ok := strings.Cut(item, "=")
-		if _, _, err := net.SplitHostPort(addr); !ok || name == "" || err != nil {
+		for one := range strings.SplitSeq(addr, "|") {
+			_, _, err := net.SplitHostPort(one)
+			ok = ok && err == nil
+		}
+		if !ok || name == "" {
 			return nil, fmt.Errorf("has %q, not name=host:port", item)
 		}
 		if out[name] != "" {

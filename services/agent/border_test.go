@@ -53,3 +53,16 @@ func TestOneListOfPeersServesAllZones(t *testing.T) {
 		t.Errorf("peers of c1 = %v, want %v", c.Peers, want)
 	}
 }
+
+func TestTargetsWithSeveralInstances(t *testing.T) {
+	t.Parallel()
+	got, err := parsePairs([]string{"idgen=a:1|b:2", "nats=[::1]:3"})
+	if want := map[string]string{"idgen": "a:1|b:2", "nats": "[::1]:3"}; err != nil || !maps.Equal(got, want) {
+		t.Errorf("parsePairs = %v, %v, want %v", got, err, want)
+	}
+	for _, bad := range []string{"idgen=a:1|", "idgen=|a:1", "idgen=a:1|b", "idgen=a:1||b:2", "idgen", "=a:1", "idgen=a:1,b:2"} {
+		if got, err := parsePairs([]string{bad}); err == nil {
+			t.Errorf("parsePairs(%q) = %v", bad, got)
+		}
+	}
+}
