@@ -152,9 +152,10 @@ func printDemo(w io.Writer, root string, s *local.State) {
 			fmt.Fprintf(w, "login       phone %s  password %s  (%s, home %s)\n", l.Phone, l.Password, l.Name, l.Cell)
 		}
 	}
+	unplugged := s.Cells[min(2, len(s.Cells)-1)].Name
 	fmt.Fprintf(w, `next:
   curl -s %s/api/v1/products?limit=3      # what is for sale, from any cell
-  bin/cellctl unplug c3                   # and see that the others go on; plug c3 undoes it
+  bin/cellctl unplug %s                   # and see that the others go on; plug %[2]s undoes it
   bin/cellctl invariants                  # money, stock, phones: checked over all cells
-`, s.Edge)
+`, s.Edge, unplugged)
 }
