@@ -83,6 +83,10 @@ type Balanced struct{}
 
 // Plan implements Planner.
 func (Balanced) Plan(current []string, shares []routing.Share) (Plan, error) {
+	current, shares, err := prepare(current, shares)
+	if err != nil {
+		return Plan{}, err
+	}
 	p, err := routing.Balanced(current, shares)
 	if err != nil {
 		return Plan{}, err
@@ -148,7 +152,7 @@ func measure(current, owners []string, shares []routing.Share) Report {
 	r := Report{Slots: make(map[string]int, len(shares))}
 	for i, o := range owners {
 		r.Slots[o]++
-		if current != nil && current[i] != "" && current[i] != o {
+		if current[i] != "" && current[i] != o {
 			r.Moved++
 		}
 	}
