@@ -15,7 +15,7 @@ import (
 )
 
 func runDrill(ctx context.Context, c *cli, args []string) error {
-	cell := c.flags.String("cell", "", "the cell that is broken; default: unplug and route-push c3, db-down and control-down-cold-start c2, instance c1; of soak, where its sabotage is")
+	cell := c.flags.String("cell", "", "the cell that is broken; default: unplug and route-push c3, db-down and control-down-cold-start c2, instance c1, idgen-restore and idgen-down c1, clock-back c2; of soak, where its sabotage is")
 	seed := c.flags.Uint64("seed", 1, "of the load")
 	var sabotage sabotage
 	c.flags.Var(&sabotage, "sabotage", "plant a fault that the drill must find: it fails then; unplug: --sabotage=agent, --sabotage=redis")
@@ -43,7 +43,7 @@ func runDrill(ctx context.Context, c *cli, args []string) error {
 		return usage("there is no cell %q; there are %v", *cell, f.names)
 	}
 	report, err := drill.Run(ctx, name, drill.Options{
-		System: c.breakable(f), Agents: f.cells, Control: f.control(), Load: f.people(c, load.Options{Seed: *seed}), Cell: *cell, Sabotage: sabotage != "", Kind: kind, Short: *short, Log: c.logf,
+		System: c.breakable(f), IDs: ids{f}, Agents: f.cells, Control: f.control(), Load: f.people(c, load.Options{Seed: *seed}), Cell: *cell, Sabotage: sabotage != "", Kind: kind, Short: *short, Log: c.logf,
 	})
 	if err != nil {
 		return err

@@ -2,8 +2,15 @@ package local
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -174,4 +181,115 @@ func (s *State) RestartWith(ctx context.Context, name string, env map[string]str
 		err = saved
 	}
 	return err
+}
+
+// copySuffix and standbySuffix name what is made of a Postgres: its folder, and the
+// standby's process.
+const (
+	copySuffix    = "-copy"
+	standbySuffix = "-standby"
+	lostSuffix    = "-lost"
+)
+
+// Backup copies a running Postgres of the global zone, which may be restored with
+// Replace. With standby the copy runs at a spare port and follows.
+func (s *State) Backup(ctx context.Context, name string, standby bool) error {
+	p, err := s.Process(name)
+	if err != nil {
+		return err
+	}
+	to, args := p.Dir+copySuffix, []string{"-X", "stream", "-c", "fast", "--no-sync"}
+	if standby {
+		to, args = p.Dir+standbySuffix, append(args, "-R")
+	}
+	if err := os.RemoveAll(to); err != nil {
+		return err
+	}
+	if err := os.Mkdir(to, 0o700); err != nil {
+		return err
+	}
+	if err := give(to, p.Owner); err != nil {
+		return err
+	}
+	host, port, _ := net.SplitHostPort(strings.TrimPrefix(p.Ready, "tcp://"))
+	cmd := exec.CommandContext(ctx, filepath.Join(filepath.Dir(p.Argv[0]), "pg_basebackup"), append(args, "-h", host, "-p", port, "-U", "postgres", "-w", "-D", to)...)
+	cmd.Dir, cmd.Env = to, []string{"PGPASSWORD=" + s.Secrets.Super, "PATH=" + os.Getenv("PATH"), "LC_ALL=C.UTF-8"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	if cmd.SysProcAttr.Credential, err = credential(p.Owner); err != nil {
+		return err
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("pg_basebackup of %s: %w: %s", name, err, tail(string(out), 5))
+	}
+	if !standby {
+		return nil
+	}
+	l := &layout{o: Options{PortBase: s.PortBase}}
+	follower := *p
+	follower.Name, follower.Dir, follower.Argv = name+standbySuffix, to, slices.Clone(p.Argv)
+	for i, arg := range follower.Argv {
+		switch arg {
+		case p.Dir:
+			follower.Argv[i] = to
+		case "port=" + port:
+			follower.Argv[i] = fmt.Sprintf("port=%d", l.port(0, portRedis)) // the global zone has none
+		}
+	}
+	follower.Ready = "tcp://" + l.addr(0, portRedis)
+	return s.launch(ctx, []Process{follower})
+}
+
+// Replace has a Postgres go as when the power fails, and puts the standby in its
+// place, else the copy. A standby still waits to be promoted then.
+func (s *State) Replace(ctx context.Context, name string) (standby bool, err error) {
+	p, err := s.Process(name)
+	if err != nil {
+		return false, err
+	}
+	from := p.Dir + copySuffix
+	if _, err := s.Process(name + standbySuffix); err == nil {
+		standby, from = true, p.Dir+standbySuffix
+		if err := s.Remove(ctx, name+standbySuffix); err != nil {
+			return true, err
+		}
+		if p, err = s.Process(name); err != nil { // Remove made the list anew
+			return true, err
+		}
+	}
+	if err := p.Signal(syscall.SIGQUIT); err != nil {
+		return standby, err
+	}
+	if err := p.Wait(ctx); err != nil {
+		return standby, err
+	}
+	err = errors.Join(os.RemoveAll(p.Dir+lostSuffix), os.Rename(p.Dir, p.Dir+lostSuffix), os.Rename(from, p.Dir))
+	if err != nil {
+		return standby, err
+	}
+	return standby, s.launch(ctx, []Process{*p})
+}
+
+// Discard removes what Backup and Replace left of a Postgres, and has it run.
+func (s *State) Discard(ctx context.Context, name string) error {
+	var standby error
+	if _, err := s.Process(name + standbySuffix); err == nil {
+		standby = s.Remove(ctx, name+standbySuffix)
+	}
+	p, err := s.Process(name)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(p.Dir); errors.Is(err, fs.ErrNotExist) { // cut off between the renames
+		if err := os.Rename(p.Dir+lostSuffix, p.Dir); err != nil {
+			return err
+		}
+	}
+	all := []error{standby}
+	for _, suffix := range []string{copySuffix, standbySuffix, lostSuffix} {
+		all = append(all, os.RemoveAll(p.Dir+suffix))
+	}
+	if !p.Alive() {
+		all = append(all, s.launch(ctx, []Process{*p}))
+	}
+	return errors.Join(all...)
 }

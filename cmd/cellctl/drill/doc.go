@@ -10,6 +10,11 @@
 //	                         broker is dead: all who can hold them in 30 s, the rest once it's back
 //	control-down-cold-start  the global zone is dead, and a cell starts from its disks alone
 //
+//	idgen-restore            idgen's database is replaced by a copy from a minute ago, then by a
+//	                         standby that missed the last seconds: no ID twice, nobody runs out
+//	idgen-down               idgen is stopped for a minute: nobody notices
+//	clock-back               the clock of a cell's processes goes back by an hour, and forward
+//
 // A drill passes when everything in its list of judgements holds; each figure that
 // decides is in the report. What it broke is mended at the end, also after an
 // error or an interrupt. Every drill has a sabotage, a real fault of the kind that
@@ -23,6 +28,10 @@
 //
 //	route-push               c1's gateway is frozen, and never takes a table
 //	control-down-cold-start  c2's gateway goes out through the global zone's agent
+//
+//	idgen-restore            idgen is told that its database is the same as ever
+//	idgen-down               c1's order service starts anew meanwhile, with no way to its agent
+//	clock-back               c2's user service doesn't hear of the clock
 //
 // A shared Redis hurts nobody: it is asked for 50 ms at most, and rarely when it's
 // gone. So unplug also looks at the border itself: who is connected where, or on

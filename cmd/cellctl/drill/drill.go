@@ -56,6 +56,7 @@ type Border struct {
 // Options of a drill.
 type Options struct {
 	System   System
+	IDs      IDSystem
 	Agents   map[string]*agentapi.Client
 	Control  *controlapi.Client
 	Load     load.Options // Cells and Edge are needed, the rest is the drill's
@@ -85,6 +86,7 @@ type Event struct {
 var defaults = []struct{ name, cell string }{
 	{"unplug", "c3"}, {"db-down", "c2"}, {"instance", "c1"}, {"soak", "c1"},
 	{"route-push", "c3"}, {"control-down-cold-start", "c2"},
+	{"idgen-restore", "c1"}, {"idgen-down", "c1"}, {"clock-back", "c2"},
 }
 
 // Names lists the drills.
@@ -127,6 +129,7 @@ func Run(ctx context.Context, name string, o Options) (*Report, error) {
 	drills := map[string]func(context.Context, *run) error{
 		"unplug": unplug, "db-down": dbDown, "instance": instance, "soak": soak,
 		"route-push": routePush, "control-down-cold-start": coldStart,
+		"idgen-restore": idgenRestore, "idgen-down": idgenDown, "clock-back": clockBack,
 	}
 	do, ok := drills[name]
 	if !ok {

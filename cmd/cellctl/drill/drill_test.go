@@ -259,7 +259,7 @@ func TestMend(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	t.Parallel()
-	if got := Names(); len(got) != 6 {
+	if got := Names(); len(got) != 9 {
 		t.Errorf("drills %v", got)
 	}
 	for name, cell := range map[string]string{"unplug": "c3", "db-down": "c2", "instance": "c1", "route-push": "c3", "control-down-cold-start": "c2", "book": ""} {

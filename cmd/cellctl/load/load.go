@@ -97,6 +97,7 @@ type Load struct {
 	mu      sync.Mutex
 	samples []Sample
 	errors  map[int][]string // of each home, the first
+	again   int              // log-ins because a token wasn't taken any more
 }
 
 // Prepare makes users, sellers, goods and money.
@@ -170,7 +171,7 @@ func (l *Load) Run(ctx context.Context) {
 		wg.Go(func() {
 			defer func() { <-l.flying }()
 			// Not inner: what was sent when the load ends is waited for.
-			status, body, err := l.fire(context.WithoutCancel(ctx), s)
+			status, body, err := l.insist(context.WithoutCancel(ctx), s)
 			l.note(s, at, status, body, err)
 		})
 	}
@@ -198,6 +199,14 @@ func (l *Load) Errors(home int) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append([]string(nil), l.errors[home]...)
+}
+
+// LoggedIn is how often somebody had to log in again for a request, because the
+// token was not taken any more.
+func (l *Load) LoggedIn() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.again
 }
 
 var errCrowded = errors.New("not sent: too many requests are unanswered")

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,6 +36,7 @@ type user struct {
 	phone string
 	at    string // base URL of the home's gateway
 	token atomic.Pointer[userapi.Session]
+	entry sync.Mutex // one log-in at a time
 }
 
 // cell is a cell with the load's people.
@@ -187,6 +189,32 @@ func (l *Load) refresh(ctx context.Context) {
 				}
 			}
 		}
+	}
+}
+
+// insist fires a shot, and does what every client must when its token is not taken:
+// it logs in and asks again. A cell whose clock was set has processes that learn of
+// it within a second of each other, so a few times.
+func (l *Load) insist(ctx context.Context, s shot) (status int, body []byte, err error) {
+	who := l.cells[s.home].users[s.user]
+	for try := 0; ; try++ {
+		had := who.token.Load()
+		status, body, err = l.fire(ctx, s)
+		if status != http.StatusUnauthorized || try == 3 || !s.kind.OfUser() {
+			return status, body, err
+		}
+		if try > 0 {
+			_ = pause(ctx, 400*time.Millisecond) // ctx has no end
+		}
+		who.entry.Lock()
+		if who.token.Load() == had { // nobody else did it meanwhile
+			if _, _, err := l.login(ctx, who); err == nil {
+				l.mu.Lock()
+				l.again++
+				l.mu.Unlock()
+			}
+		}
+		who.entry.Unlock()
 	}
 }
 
