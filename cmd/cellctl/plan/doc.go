@@ -15,8 +15,8 @@
 // sim draws the same on a ring of 100 virtual nodes, whose shares s are uneven:
 // 1 - sum s^2 = 74.77, 87.40, 93.68 %. It is a share of pairs. That one of k
 // peers at least is elsewhere has 1-(1-p)^k: 98.4 % for k = 3 and 4 cells. With a
-// measured share p is 1 - closed-loop share of the demo's m cells, times
-// (1-1/n)/(1-1/m): who was placed together stays together.
+// measured share p is a request's chance to need another cell: 1 - closed-loop share
+// of the demo's m cells, times (1-1/n)/(1-1/m): who was placed together stays so.
 //
 // Units are powers of 1024 as in Postgres' settings, MB = MiB: so 20 TiB at 100
 // MB/s are the published 58.25 h, and 61.08 h for who counts a MB as 10^6 bytes.

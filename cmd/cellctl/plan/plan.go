@@ -75,8 +75,8 @@ type Blast struct {
 
 // Cross is how much needs another cell.
 type Cross struct {
-	Pair       float64   `json:"pair_percent"` // a user and one peer
-	Any        float64   `json:"any_percent"`  // a user and one of all peers of a request, at least
+	Pair       float64   `json:"pair_percent"` // a user and one peer; measured: a request, whatever it was
+	Any        float64   `json:"any_percent"`  // of so many peers (requests) one at least
 	ClosedLoop float64   `json:"closed_loop_percent"`
 	Source     string    `json:"source"` // random or measured
 	Measured   *Measured `json:"measured"`

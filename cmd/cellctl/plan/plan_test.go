@@ -300,7 +300,7 @@ func TestWriteSaysItAll(t *testing.T) {
 	in.Measured = &Measured{Cells: 4, Local: 900, Forwarded: 60, Messaged: 40, AgeMS: 2100}
 	var out bytes.Buffer
 	Make(in).Write(&out, in)
-	for _, want := range []string{"6 at least, 7 with one to lose, 10 at most", "r3: 2 + 1 gray", "85.7 % with one lost, which takes 14.3 % spare", "measured placement",
+	for _, want := range []string{"6 at least, 7 with one to lose, 10 at most", "r3: 2 + 1 gray", "85.7 % with one lost, which takes 14.3 % spare", "of requests, one of 3 at least",
 		"closed loop 90.00 % in 4 cells: 900 local, 60 forwarded, 40 messaged, 2s ago", "58.25 h", "verdict", "8 and more:", "9 cells would"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, &out)

@@ -29,9 +29,11 @@ func (r Report) Write(w io.Writer, in Input) {
 		line("a region lost", "%.1f %%", *c.RegionLoss)
 	}
 	line("a cell lost", "%d users (%.2f %%) for %s: %.0f user minutes, without cells %.0f", r.Blast.Users, r.Blast.Share, in.Recovery, r.Blast.UserMinutes, r.Blast.OneUserMinutes)
-	line("cross-cell", "%.2f %% of peers, %.2f %% of requests with %d peers (%s placement)", r.Cross.Pair, r.Cross.Any, in.Peers, r.Cross.Source)
-	if m := in.Measured; m != nil {
-		line("", "closed loop %.2f %% in %d cells: %d local, %d forwarded, %d messaged, %s ago", percent(m.ClosedLoop()), m.Cells, m.Local, m.Forwarded, m.Messaged,
+	if m := in.Measured; m == nil {
+		line("cross-cell", "%.2f %% of peers, %.2f %% of requests with %d peers (random placement)", r.Cross.Pair, r.Cross.Any, in.Peers)
+	} else {
+		line("cross-cell", "%.2f %% of requests, one of %d at least: %.2f %%", r.Cross.Pair, in.Peers, r.Cross.Any)
+		line("measured", "closed loop %.2f %% in %d cells: %d local, %d forwarded, %d messaged, %s ago", percent(m.ClosedLoop()), m.Cells, m.Local, m.Forwarded, m.Messaged,
 			(time.Duration(m.AgeMS) * time.Millisecond).Round(time.Second))
 	}
 	line("round trips", "%.2f ms a request with one peer; %d peers at once %.2f, in turn %.2f; %.0f crossings a second",
