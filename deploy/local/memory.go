@@ -40,8 +40,10 @@ func (s *State) Parts() ([]Part, error) {
 	for i := range s.Processes {
 		p := &s.Processes[i]
 		part := Part{Name: p.Name, Alive: p.Alive(), Started: fmt.Sprintf("%d/%d", p.PID, p.Start), Limit: Limit(p.Name)}
-		if part.Memory, err = PSS(pids[p.PID]); err != nil {
-			return nil, fmt.Errorf("memory of %s: %w", p.Name, err)
+		if part.Alive {
+			if part.Memory, err = PSS(pids[p.PID]); err != nil {
+				return nil, fmt.Errorf("memory of %s: %w", p.Name, err)
+			}
 		}
 		out = append(out, part)
 	}
