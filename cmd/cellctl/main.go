@@ -28,7 +28,8 @@ type verb struct {
 func verbs() []verb {
 	return []verb{
 		{"status", "", "cells, links, messages, as each agent sees them", status},
-		{"route", "ID|NUMBER", "where an ID or order number lives, and why", explainRoute},
+		{"route", "ID|NUMBER|PHONE", "where an ID, order number or phone lives, and why; which table says so", explainRoute},
+		{"cell", "weight CELL W [--reason TEXT]", "share of new users, 0 = closed to them", cellVerb},
 		{"unplug", "CELL", "cut all links of a cell, both ways; it goes on inside", unplug},
 		{"plug", "CELL", "undo unplug", plug},
 		{"link", "A B [--delay D] [--cut one-way|both|none]", "delay or cut the link from A to B", setLink},

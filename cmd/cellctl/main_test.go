@@ -9,7 +9,7 @@ import (
 func TestBadInputIsOneLineAndExitCodeTwo(t *testing.T) {
 	root := t.TempDir() // no demo here
 	for _, args := range []string{
-		"nonsense", "unplug", "unplug c1 c2", "plug", "route", "route a b", "link c1", "link c1 c2 c3", "link c1 c2 --cut sideways",
+		"nonsense", "cell", "cell weight", "cell weight c1", "cell weight c1 -1", "cell weight c1 many", "cell weigh c1 1", "cell weight c1 1", "unplug", "unplug c1 c2", "plug", "route", "route a b", "link c1", "link c1 c2 c3", "link c1 c2 --cut sideways",
 		"link c1 c2 --delay -1s", "link c1 c2 --delay 2h", "link c1 c2 --delay soon", "transfer a b", "status x", "status -o yaml",
 		"status --nosuch", "invariants now", "demo sideways", "status", "unplug c1", "invariants", "transfer", "demo status",
 		"load x", "load --rate fast", "load --duration 1h", "load --duration 1ms", "drill", "drill book", "drill unplug c3", "drill unplug --cell",

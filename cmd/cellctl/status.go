@@ -10,8 +10,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"example.com/cellmart/platform/cellkit/id"
-	"example.com/cellmart/platform/routing"
 	"example.com/cellmart/services/agent/agentapi"
 )
 
@@ -150,60 +148,4 @@ func links(s *agentapi.Status) string {
 		out = append(out, fmt.Sprintf("[fault %s: delay %dms out %v in %v]", peer, f.DelayMS, f.CutOut, f.CutIn))
 	}
 	return strings.Join(out, ", ")
-}
-
-// decision is how a request for an ID is routed, step by step.
-type decision struct {
-	Asked    string        `json:"asked"`
-	ID       id.ID         `json:"id"`
-	Fallback bool          `json:"fallback"`
-	Slot     routing.Slot  `json:"slot"`
-	Owner    string        `json:"owner"`
-	Epoch    routing.Epoch `json:"epoch"`
-	Standby  string        `json:"standby,omitempty"`
-	Table    int64         `json:"route_version"`
-	From     string        `json:"table_from"`
-}
-
-func explainRoute(ctx context.Context, c *cli, args []string) error {
-	words, err := c.parse(args, 1, 1)
-	if err != nil {
-		return err
-	}
-	f, err := c.fleet(ctx)
-	if err != nil {
-		return err
-	}
-	d := decision{Asked: words[0]}
-	if d.ID, err = id.Parse(words[0]); err != nil {
-		numbers, err := id.NewNumbers([]byte(f.state.Secrets.Numbers))
-		if err != nil {
-			return err
-		}
-		if d.ID, err = numbers.Decode(words[0]); err != nil {
-			return usage("%q is neither an ID nor an order number", words[0])
-		}
-	}
-	t, from, err := f.table(ctx)
-	if err != nil {
-		return err
-	}
-	d.Slot, d.Fallback, d.Table, d.From = d.ID.Slot(), d.ID.Fallback(), t.Version(), from
-	a, ok := t.Slot(d.Slot)
-	if !ok {
-		return usage("slot %s of %q has no owner", d.Slot, words[0])
-	}
-	d.Owner, d.Standby, d.Epoch = a.Owner, a.Standby, a.Epoch
-	return c.print(d, func(w io.Writer) {
-		fmt.Fprintf(w, "%s is ID %s; its low 14 bits are slot %s\n", d.Asked, d.ID, d.Slot)
-		fmt.Fprintf(w, "slot %s belongs to %s at epoch %d (standby: %s), by table %d as %s's agent holds it\n",
-			d.Slot, d.Owner, d.Epoch, orNone(d.Standby), d.Table, d.From)
-	})
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "none"
-	}
-	return s
 }

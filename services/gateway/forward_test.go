@@ -179,6 +179,12 @@ func TestRefusedWith421(t *testing.T) {
 			t.Errorf("corrected to %+v by an older epoch", got)
 		}
 	})
+	t.Run("a user who was moved alone is not looked for by their old slot's epoch", func(t *testing.T) {
+		p, base := place{cell: "c1", slot: user.Slot(), epoch: 4}, place{cell: "c2", slot: routing.FirstUserSlot, epoch: 1}
+		if got := correct(p, call.Problem{Status: 421, Code: "MISROUTED", Owner: "c1", Epoch: 5}.Err(), base, w.table); got != base {
+			t.Errorf("corrected to %+v", got)
+		}
+	})
 	t.Run("a home with a newer epoch of its own slot tries again itself", func(t *testing.T) {
 		refusals.Store(0)
 		c2.services.answers(func(w http.ResponseWriter, r *http.Request) bool {

@@ -29,6 +29,12 @@ func startPublic(t *testing.T, g *Gateway) string {
 	return s.URL
 }
 
+func startPeers(t *testing.T, g *Gateway) string {
+	s := httptest.NewServer(newHandler(g, slog.New(slog.DiscardHandler), nil, true, nil))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
 func setFault(t *testing.T, b *link.Border, peer string, f link.Fault) {
 	t.Helper()
 	if err := b.SetFault(peer, f); err != nil {

@@ -23,14 +23,18 @@ func TestRequestsAreCountedByWhatTheyTook(t *testing.T) {
 	do(t, c1.public, "GET", "/api/v1/me", "", as("user", other)).want(t, 200, "", "c2")
 	do(t, c1.public, "GET", "/api/v1/search?q=x", "").want(t, 200, "", "global")
 	do(t, c1.public, "GET", "/api/v1/me", "").want(t, 401, "UNAUTHENTICATED", "c1") // needed nobody
+	// It comes back to the own cell, but only from the other.
+	back := other + 1<<14
+	c2.tables.Store(moved(t, w.table, back, "c1"))
+	do(t, c1.public, "GET", "/api/v1/cart", "", as("user", back)).want(t, 200, "", "c1")
 	// The old home refuses: it took a second cell, although the first tried was the own.
-	c2.tables.Store(moved(t, w.table, own, "c2"))
+	c2.tables.Store(moved(t, c2.tables.Load(), own, "c2"))
 	c1.services.answers(func(w http.ResponseWriter, _ *http.Request) bool {
 		refuse(w, call.Problem{Status: 421, Code: "MISROUTED", Owner: "c2", Epoch: 2})
 		return true
 	})
 	do(t, c1.public, "GET", "/api/v1/me", "", as("user", own)).want(t, 200, "", "c2")
-	want := map[string]agentapi.Ways{"GET /me": {Local: 2, Forwarded: 2}, "GET /search": {Global: 1}}
+	want := map[string]agentapi.Ways{"GET /me": {Local: 2, Forwarded: 2}, "GET /search": {Global: 1}, "GET /cart": {Forwarded: 1}}
 	if d := cmp.Diff(want, c1.counted.snapshot().Kinds); d != "" {
 		t.Errorf("c1 counted (-want +got)\n%s", d)
 	}
