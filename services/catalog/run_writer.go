@@ -8,8 +8,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"example.com/cellmart/platform/cellkit"
+	"example.com/cellmart/platform/cellkit/clock"
 	"example.com/cellmart/platform/cellkit/env"
 	"example.com/cellmart/platform/cellkit/id"
+	"example.com/cellmart/platform/cellkit/idbank"
 	"example.com/cellmart/platform/cellkit/link"
 	"example.com/cellmart/platform/cellkit/obs"
 	"example.com/cellmart/platform/cellkit/pg"
@@ -26,6 +28,7 @@ type WriterConfig struct {
 	InternalAddr string
 	DSN          env.Secret
 	LinkAddr     string
+	AgentURL     string
 	Drain        time.Duration
 }
 
@@ -37,6 +40,7 @@ func loadWriterConfig(getenv func(string) string) (WriterConfig, []env.Var, erro
 		InternalAddr: r.String("INTERNAL_ADDR", "", "/livez, /readyz, /metrics; empty = off"),
 		DSN:          r.Secret("PG_DSN", "the global zone's database, as cellmart_app"),
 		LinkAddr:     r.Required("LINK_ADDR", "the own agent's CONNECT listener, for IDs"),
+		AgentURL:     r.String("AGENT_URL", "", "local API of the own zone's agent (http://host:port), for the clock and to tell how IDs are; empty = neither"),
 		Drain:        r.Duration("DRAIN", 5*time.Second, "time for running requests at the end"),
 	}
 	return c, r.Vars(), r.Err()
@@ -63,8 +67,10 @@ func RunWriter(ctx context.Context, p cellkit.Process) error {
 	transport := &http.Transport{DialContext: link.Dialer{Addr: cfg.LinkAddr}.DialContext(routing.Global, "idgen"), IdleConnTimeout: time.Minute}
 	defer transport.CloseIdleConnections()
 	lessor := idgenapi.NewClient("http://idgen", &http.Client{Transport: transport})
-	lessor.Holder = cfg.Cell + "/catalog-writer"
-	ids := id.NewClient(id.Options{Lease: lessor.Lease, Kinds: []string{idgenapi.Product, idgenapi.SKU}, Log: p.Log})
+	wall := clock.Follow(ctx, cfg.AgentURL, p.Log)
+	lessor.Holder, lessor.Clock = cfg.Cell+"/catalog-writer", wall.Now
+	// The global zone has no stock of its own: without idgen products are written for as long as the segments last.
+	ids := id.NewClient(id.Options{Lease: lessor.Lease, Room: lessor.Room, Clock: wall.Now, Kinds: []string{idgenapi.Product, idgenapi.SKU}, Log: p.Log})
 
 	metrics := obs.New(cfg.Cell, "catalog-writer")
 	w := &writer{store: writerStore{pool}, ids: ids}
@@ -82,5 +88,10 @@ func RunWriter(ctx context.Context, p cellkit.Process) error {
 	group.Go(func() error { return web.Serve(ctx, cfg.Addr, e, cfg.Drain) })
 	group.Go(func() error { return obs.ServeInternal(ctx, cfg.InternalAddr, metrics, ready) })
 	group.Go(func() error { return ids.Run(ctx) })
+	if cfg.AgentURL != "" {
+		group.Go(func() error {
+			return idbank.NewClient(cfg.AgentURL, cfg.Cell+"/catalog-writer").Tell(ctx, ids, metrics)
+		})
+	}
 	return group.Wait()
 }

@@ -14,6 +14,7 @@ import (
 	"example.com/cellmart/platform/cellkit/clock"
 	"example.com/cellmart/platform/cellkit/env"
 	"example.com/cellmart/platform/cellkit/id"
+	"example.com/cellmart/platform/cellkit/idbank"
 	"example.com/cellmart/platform/cellkit/link"
 	"example.com/cellmart/platform/cellkit/obs"
 	"example.com/cellmart/platform/cellkit/pg"
@@ -102,7 +103,8 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		DialContext: dialer.DialContext(routing.Global, "idgen"), MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute,
 	}})
 	lease.Holder, lease.Clock = c.Cell+"/order", wall.Now
-	ids := id.NewClient(id.Options{Lease: lease.Lease, Clock: wall.Now, Kinds: []string{idgenapi.Order, idgenapi.Hold, idgenapi.Transfer}, Log: log})
+	stock := idbank.NewClient(c.Route.AgentURL, c.Cell+"/order")
+	ids := id.NewClient(id.Options{Lease: lease.Lease, Room: lease.Room, Bank: stock.Withdraw, Fallback: stock.Fallback, Clock: wall.Now, Kinds: []string{idgenapi.Order, idgenapi.Hold, idgenapi.Transfer}, Log: log})
 
 	// the neighbours
 	users := call.New(call.Options{Service: "user", Cell: c.Cell, TargetCell: c.Cell, BaseURL: c.UserURL, Timeout: time.Second})
@@ -131,6 +133,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return follower.Run(ctx) })
 	group.Go(func() error { return ids.Run(ctx) })
+	group.Go(func() error { return stock.Tell(ctx, ids, metrics) })
 	group.Go(func() error { return consumer.Run(ctx) })
 	group.Go(func() error { return s.sweep(ctx, c.Sweep) })
 	group.Go(func() error { return web.Serve(ctx, c.Addr, e, c.Drain) })

@@ -14,6 +14,7 @@ import (
 	"example.com/cellmart/platform/cellkit/clock"
 	"example.com/cellmart/platform/cellkit/env"
 	"example.com/cellmart/platform/cellkit/id"
+	"example.com/cellmart/platform/cellkit/idbank"
 	"example.com/cellmart/platform/cellkit/link"
 	"example.com/cellmart/platform/cellkit/obs"
 	"example.com/cellmart/platform/cellkit/pg"
@@ -100,7 +101,8 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		Transport: &http.Transport{DialContext: dialer.DialContext(routing.Global, "idgen")}, Timeout: 2 * time.Second})
 	wall := clock.Follow(ctx, cfg.Route.AgentURL, p.Log)
 	lease.Holder, lease.Clock = cfg.Cell+"/"+name, wall.Now
-	ids := id.NewClient(id.Options{Lease: lease.Lease, Clock: wall.Now, Log: p.Log,
+	stock := idbank.NewClient(cfg.Route.AgentURL, cfg.Cell+"/"+name)
+	ids := id.NewClient(id.Options{Lease: lease.Lease, Room: lease.Room, Bank: stock.Withdraw, Fallback: stock.Fallback, Clock: wall.Now, Log: p.Log,
 		Kinds: []string{idgenapi.User, idgenapi.Transfer, idgenapi.Address, idgenapi.Deposit}})
 	consumer := bus.NewConsumer(bus.ConsumerOptions{Service: name, Cell: cfg.Cell, Pool: pool, NATSURL: cfg.Route.NATSURL,
 		Dialer: dialer, Table: holder, Log: p.Log, Metrics: metrics})
@@ -121,6 +123,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	})
 	group.Go(func() error { return follower.Run(ctx) })
 	group.Go(func() error { return endsWith(ctx, ids.Run(ctx)) })
+	group.Go(func() error { return stock.Tell(ctx, ids, metrics) })
 	group.Go(func() error { return consumer.Run(ctx) })
 	group.Go(func() error { return transfer.RunExpire(ctx, pool, cfg.Sweep, p.Log) })
 	group.Go(func() error { return s.ask(ctx, cfg.Sweep) })
