@@ -165,11 +165,17 @@ func address(url string) string {
 }
 
 func onPostgres(ctx context.Context, dsn string, all ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
 	c, err := pgx.Connect(ctx, dsn)
-	if err != nil {
-		return err
+	for ; err != nil; c, err = pgx.Connect(ctx, dsn) { // it listens before it lets anybody in
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(100 * time.Millisecond):
+		}
 	}
-	defer c.Close(ctx)
+	defer c.Close(context.WithoutCancel(ctx))
 	for _, sql := range all {
 		if _, err := c.Exec(ctx, sql); err != nil {
 			return fmt.Errorf("%s: %w", sql, err)
@@ -181,8 +187,11 @@ func onPostgres(ctx context.Context, dsn string, all ...string) error {
 // Replace puts what Backup made in the database's place.
 func (i ids) Replace(ctx context.Context) error {
 	standby, err := i.state.Replace(ctx, idgenPostgres)
-	if err != nil || !standby {
+	if err != nil {
 		return err
+	}
+	if !standby {
+		return onPostgres(ctx, i.state.IDGenPG)
 	}
 	return onPostgres(ctx, i.state.IDGenPG, "SELECT pg_promote()") // waits until it is
 }

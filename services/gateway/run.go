@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"example.com/cellmart/platform/cellkit"
+	"example.com/cellmart/platform/cellkit/clock"
 	"example.com/cellmart/platform/cellkit/env"
 	"example.com/cellmart/platform/cellkit/link"
 	"example.com/cellmart/platform/cellkit/obs"
@@ -123,6 +124,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		return err
 	}
 	g := build(c, &tables, follower, metrics, p.Log)
+	g.wall = clock.Follow(ctx, c.route.AgentURL, p.Log).Now
 	counted := newTally(c.route.Process, metrics.Counter("cellmart_gateway_requests_total",
 		"Requests that people brought here, by what they took: local, forwarded, global; redirected ones count where they go.", "kind", "way"), time.Now())
 	g.count = counted.add

@@ -49,26 +49,34 @@ func idgenDown(ctx context.Context, r *run) error {
 	if r.Short {
 		calm, outage = 2*time.Second, 6*time.Second
 	}
+	stop := func() error {
+		r.after(func(ctx context.Context) error { return r.System.Start(ctx, idgenPart) })
+		return r.System.Stop(ctx, idgenPart, false)
+	}
+	if r.Sabotage {
+		part := r.Cell + "/order"
+		if err := stop(); err != nil {
+			return err
+		}
+		undo, err := r.IDs.Starve(ctx, part)
+		if err != nil {
+			return err
+		}
+		r.after(undo)
+		r.event("sabotage: %s was started without idgen and without its agent: it has no stock and gets none", part)
+	}
 	if err := r.begin(ctx, r.rate(), nil); err != nil {
 		return err
 	}
 	if err := pause(ctx, calm); err != nil {
 		return err
 	}
-	r.after(func(ctx context.Context) error { return r.System.Start(ctx, idgenPart) })
-	if err := r.System.Stop(ctx, idgenPart, false); err != nil {
-		return err
-	}
-	down := r.event("%s is stopped", idgenPart)
-	if r.Sabotage {
-		part := r.Cell + "/order"
-		undo, err := r.IDs.Starve(ctx, part)
-		if err != nil {
+	if !r.Sabotage {
+		if err := stop(); err != nil {
 			return err
 		}
-		r.after(undo)
-		r.event("sabotage: %s was started again, and can't ask its agent: it has no stock and gets none", part)
 	}
+	down := r.event("%s is stopped", idgenPart)
 	if err := pause(ctx, outage); err != nil {
 		return err
 	}

@@ -32,7 +32,13 @@ func idgenRestore(ctx context.Context, r *run) error {
 	if err := r.begin(ctx, r.rate(), nil); err != nil {
 		return err
 	}
-	from := r.load.Now()
+	if err := r.leases(ctx, url); err != nil {
+		return err
+	}
+	from := r.load.Now() + time.Second
+	if err := pause(ctx, time.Second); err != nil {
+		return err
+	}
 	all := ledger{} // every lease that anyone was told of or a journal had
 	rounds := []bool{false, true}
 	if r.Short {
@@ -52,6 +58,32 @@ func idgenRestore(ctx context.Context, r *run) error {
 	all.merge(j)
 	r.nobodyNoticed(r.judged(warmUp), span{from, to})
 	return r.noneTwice(ctx, all)
+}
+
+// leases waits until idgen does: it may pause since a drill before. (Sabotage needn't
+// wait: it makes idgen forget anyway.)
+func (r *run) leases(ctx context.Context, url string) error {
+	if r.Sabotage {
+		dbs, err := r.IDs.Databases()
+		if err != nil {
+			return err
+		}
+		return forget(ctx, dbs["idgen"])
+	}
+	c := idgenapi.NewClient(url, nil)
+	c.Holder = "drill/first"
+	for begun := time.Now(); ; {
+		_, _, err := c.Lease(ctx, idgenapi.Order, 0, 1)
+		if err == nil {
+			return nil
+		}
+		if time.Since(begun) > pauseMost {
+			return fmt.Errorf("idgen gives no lease to begin with: %w", err)
+		}
+		if err := pause(ctx, 500*time.Millisecond); err != nil {
+			return err
+		}
+	}
 }
 
 func (j ledger) merge(other ledger) {
