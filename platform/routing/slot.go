@@ -48,3 +48,23 @@ func finalize(h uint64) uint64 {
 	h *= 0xc4ceb9fe1a85ec53
 	return h ^ h>>33
 }
+
+// ValidName says whether a word can name a cell: lower-case letters, digits and
+// dashes, a letter first, at most 32. So no address passes.
+func ValidName(s string) bool {
+	return validWord(s) && s[0] >= 'a' && s[0] <= 'z' && s != Global
+}
+
+// validWord allows what regions and key IDs are made of.
+func validWord(s string) bool {
+	if len(s) == 0 || len(s) > 32 {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return true
+}

@@ -199,14 +199,8 @@ func Build(spec Spec) (*Table, error) {
 	if len(spec.Slots) != Slots {
 		return nil, fmt.Errorf("%w: %d slots, want %d", ErrTable, len(spec.Slots), Slots)
 	}
-	t.owned = make([][]Slot, len(t.names))
-	for i, a := range spec.Slots {
-		r, err := t.row(Slot(i), a)
-		if err != nil {
-			return nil, err
-		}
-		t.rows[i] = r
-		t.owned[r.owner] = append(t.owned[r.owner], Slot(i))
+	if err := t.addSlots(spec.Slots); err != nil {
+		return nil, err
 	}
 	if err := t.addPrivate(spec.Private); err != nil {
 		return nil, err
@@ -248,6 +242,35 @@ func (t *Table) addCells(cells []Cell) error {
 		}
 		t.names = append(t.names, c.Name)
 		t.place[c.Name] = uint16(i + 1)
+	}
+	return nil
+}
+
+// addSlots looks a row's names up once per run of equal ones: all processes build
+// a table at the same time when one is published.
+func (t *Table) addSlots(slots []Assignment) error {
+	owns := make([]int, len(t.names))
+	for i, a := range slots {
+		if i > 0 && a == slots[i-1] {
+			t.rows[i] = t.rows[i-1]
+		} else {
+			r, err := t.row(Slot(i), a)
+			if err != nil {
+				return err
+			}
+			t.rows[i] = r
+		}
+		owns[t.rows[i].owner]++
+	}
+	t.owned = make([][]Slot, len(t.names))
+	for place, n := range owns {
+		if n > 0 {
+			t.owned[place] = make([]Slot, 0, n)
+		}
+	}
+	for i := range t.rows {
+		place := t.rows[i].owner
+		t.owned[place] = append(t.owned[place], Slot(i))
 	}
 	return nil
 }
@@ -356,24 +379,4 @@ func (t *Table) CheckNext(next *Table) error {
 		}
 	}
 	return t.checkOverrides(next)
-}
-
-// ValidName says whether a word can name a cell: lower-case letters, digits and
-// dashes, a letter first, at most 32. So no address passes.
-func ValidName(s string) bool {
-	return validWord(s) && s[0] >= 'a' && s[0] <= 'z' && s != Global
-}
-
-// validWord allows what regions and key IDs are made of.
-func validWord(s string) bool {
-	if len(s) == 0 || len(s) > 32 {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
-			return false
-		}
-	}
-	return true
 }

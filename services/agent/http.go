@@ -200,6 +200,9 @@ func (s *server) report() controlapi.ZoneAcks {
 	return z
 }
 
+// gather is how long a report waits for more: after a push all processes speak up.
+const gather = 10 * time.Millisecond
+
 // tellControl reports at each change and each 5 s; what control doesn't hear it
 // hears with the next report.
 func (s *server) tellControl(ctx context.Context, report func(context.Context, controlapi.ZoneAcks) error) error {
@@ -214,6 +217,7 @@ func (s *server) tellControl(ctx context.Context, report func(context.Context, c
 		select {
 		case <-ctx.Done():
 		case <-s.keeper.acks.Changed():
+			pause(ctx, gather)
 		case <-time.After(askEach):
 		}
 	}

@@ -40,6 +40,8 @@ type keeper struct {
 	silent  chan struct{} // control didn't answer: peers are asked now
 	cached  int64         // version last brought to Redis; of spread alone
 
+	inDB *routing.Table // last applied to the database; of keep alone
+
 	mu       sync.Mutex
 	signed   []byte    // of the held table
 	answered time.Time // when control last answered
@@ -292,12 +294,12 @@ func (k *keeper) once(ctx context.Context) error {
 	}
 	t, signed := k.held()
 	if t != nil && t.Version() > have {
-		n, err := k.db.apply(ctx, t, signed)
+		n, err := k.db.apply(ctx, k.inDB, t, signed)
 		if err != nil {
 			return err
 		}
 		k.log.Info("applied the route table", "version", t.Version(), "slots_changed", n)
-		have = t.Version()
+		have, k.inDB = t.Version(), t
 	}
 	k.mu.Lock()
 	k.applied = have

@@ -119,6 +119,57 @@ func TestTableReachesDatabaseSnapshotAndPush(t *testing.T) {
 	}
 }
 
+// Only what differs is sent to the database, unless it isn't the one that has the
+// table before.
+func TestApplySendsWhatDiffers(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	apply := func(next *routing.Table) {
+		t.Helper()
+		b.k.take(next, routing.Sign(b.priv, next).Bytes(), "control")
+		if err := b.k.once(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one, two, three := table(t, 1, "c1", 1), table(t, 2, "c2", 2), table(t, 3, "c2", 2)
+	spec := three.Spec()
+	spec.Private[routing.FirstUserSlot] = routing.Assignment{Owner: "c1", Epoch: 1}
+	three, err := routing.Build(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, x := range map[string]struct {
+		before, next *routing.Table
+		want         int
+	}{
+		"all": {nil, one, routing.Slots + 2}, "one slot": {one, two, 1}, "a new private slot": {two, three, 1}, "nothing": {one, one, 0},
+	} {
+		if got := len(differing(x.before, x.next).slots); got != x.want {
+			t.Errorf("%s: %d rows, want %d", name, got, x.want)
+		}
+	}
+	apply(one)
+	apply(two)
+	if owner, role, epoch := slot7(t, b.db.Super); owner != "c2" || role != "none" || epoch != 2 {
+		t.Errorf("slot 7 = %s %s %d, want c2 none 2", owner, role, epoch)
+	}
+	// Another database comes in its place, where slot 7 is as it was in table 1.
+	if _, err := b.db.Super.Exec(t.Context(), "UPDATE cell.route SET version = 1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.db.Super.Exec(t.Context(), "UPDATE cell.slots SET owner = 'c1', role = 'owner', epoch = 1 WHERE slot = 7"); err != nil {
+		t.Fatal(err)
+	}
+	apply(three)
+	if owner, _, epoch := slot7(t, b.db.Super); owner != "c2" || epoch != 2 {
+		t.Errorf("slot 7 = %s %d after the database went back, want c2 2", owner, epoch)
+	}
+	var private string
+	if err := b.db.Super.QueryRow(t.Context(), "SELECT owner FROM cell.slots WHERE slot = $1", int(routing.FirstUserSlot)).Scan(&private); err != nil || private != "c1" {
+		t.Errorf("the private slot belongs to %q, %v", private, err)
+	}
+}
+
 // The snapshots are lost, the database has the table: it counts.
 func TestDatabaseOutlivesSnapshots(t *testing.T) {
 	t.Parallel()

@@ -40,18 +40,60 @@ func (s store) stored(ctx context.Context) ([]byte, error) {
 	return all[0], nil
 }
 
-// apply brings cell.slots to a table, in one transaction with its version.
-func (s store) apply(ctx context.Context, t *routing.Table, signed []byte) (changed int, err error) {
-	var slots []int32
-	var owners, standbys []string
-	var epochs []int64
-	add := func(n routing.Slot) {
-		if a, ok := t.Slot(n); ok {
-			slots = append(slots, int32(n))
-			owners = append(owners, a.Owner)
-			standbys = append(standbys, a.Standby)
-			epochs = append(epochs, int64(a.Epoch))
+// apply brings cell.slots to a table, in one transaction with its version. In a
+// database that still has the table before, only what the two differ in is sent:
+// to look at all 16,384 rows costs tens of milliseconds, in each cell at the time
+// at which all its processes take the table.
+func (s store) apply(ctx context.Context, before, t *routing.Table, signed []byte) (changed int, err error) {
+	// Thousands of slots under their locks may take longer than a request's transaction.
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '20s'"); err != nil {
+			return err
 		}
+		if before != nil {
+			// apply_table's own lock: what is read next is still so when it runs.
+			if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(4402)"); err != nil {
+				return err
+			}
+			var same bool
+			if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM cell.route WHERE version = $1)", before.Version()).Scan(&same); err != nil {
+				return err
+			}
+			if !same { // somebody put another database there
+				before = nil
+			}
+		}
+		r := differing(before, t)
+		return tx.QueryRow(ctx, "SELECT cell.apply_table($1, $2, $3, $4, $5, $6)",
+			t.Version(), signed, r.slots, r.owners, r.standbys, r.epochs).Scan(&changed)
+	})
+	return changed, pg.Error(err)
+}
+
+// slotRows are rows of a table as arrays, for SQL.
+type slotRows struct {
+	slots            []int32
+	owners, standbys []string
+	epochs           []int64
+}
+
+// differing gives the rows of t that aren't the same in the table before, which
+// may be nil.
+func differing(before, t *routing.Table) slotRows {
+	r := slotRows{slots: []int32{}, owners: []string{}, standbys: []string{}, epochs: []int64{}}
+	add := func(n routing.Slot) {
+		a, ok := t.Slot(n)
+		if !ok {
+			return
+		}
+		if before != nil {
+			if was, ok := before.Slot(n); ok && was == a {
+				return
+			}
+		}
+		r.slots = append(r.slots, int32(n))
+		r.owners, r.standbys = append(r.owners, a.Owner), append(r.standbys, a.Standby)
+		r.epochs = append(r.epochs, int64(a.Epoch))
 	}
 	for n := range routing.Slot(routing.Slots) {
 		add(n)
@@ -59,15 +101,7 @@ func (s store) apply(ctx context.Context, t *routing.Table, signed []byte) (chan
 	for _, n := range t.PrivateSlots() {
 		add(n)
 	}
-	// Thousands of slots under their locks may take longer than a request's transaction.
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '20s'"); err != nil {
-			return err
-		}
-		return tx.QueryRow(ctx, "SELECT cell.apply_table($1, $2, $3, $4, $5, $6)",
-			t.Version(), signed, slots, owners, standbys, epochs).Scan(&changed)
-	})
-	return changed, pg.Error(err)
+	return r
 }
 
 // counts are what status shows of the database.
