@@ -17,14 +17,19 @@ import (
 	"example.com/cellmart/platform/cellkit"
 )
 
-// demo is a running system of two cells, made for one bench.
+// demo is a running system of some cells, made for one bench.
 type demo struct {
 	root, binary string
 	state        *local.State
 }
 
 // withDemo starts one in a folder of its own, and ends it whatever happens.
-func withDemo(ctx context.Context, log io.Writer, do func(demo) ([]row, error)) (_ []row, err error) {
+func withDemo(ctx context.Context, log io.Writer, do func(demo) ([]row, error)) ([]row, error) {
+	return withCells(ctx, log, 2, do)
+}
+
+// withCells is the same with so many cells.
+func withCells(ctx context.Context, log io.Writer, cells int, do func(demo) ([]row, error)) (_ []row, err error) {
 	root, err := os.MkdirTemp("", "cellmart-bench-")
 	if err != nil {
 		return nil, err
@@ -45,14 +50,14 @@ func withDemo(ctx context.Context, log io.Writer, do func(demo) ([]row, error)) 
 			err = errors.Join(err, down)
 		}
 	}()
-	if d.state, err = up(ctx, root, log); err != nil {
+	if d.state, err = up(ctx, root, cells, log); err != nil {
 		return nil, err
 	}
 	return do(d)
 }
 
 // up takes CELLMART_PORT_BASE, or looks for a free range of ports a few times.
-func up(ctx context.Context, root string, log io.Writer) (*local.State, error) {
+func up(ctx context.Context, root string, cells int, log io.Writer) (*local.State, error) {
 	fixed, err := 0, error(nil)
 	if v := os.Getenv("CELLMART_PORT_BASE"); v != "" {
 		if fixed, err = strconv.Atoi(v); err != nil {
@@ -64,7 +69,7 @@ func up(ctx context.Context, root string, log io.Writer) (*local.State, error) {
 		if fixed == 0 {
 			base = 21000 + 500*rand.IntN(20)
 		}
-		s, err := local.Up(ctx, local.Options{Root: root, Cells: 2, PortBase: base, Log: func(f string, a ...any) {
+		s, err := local.Up(ctx, local.Options{Root: root, Cells: cells, PortBase: base, Log: func(f string, a ...any) {
 			fmt.Fprintf(log, "bench: demo: "+f+"\n", a...)
 		}})
 		var busy cellkit.Usage

@@ -4,11 +4,12 @@
 //
 //	route-lookup          ID to cell by the route table | by a ring of 500 virtual nodes a cell
 //	                      with users moved alone, under swaps; beside other libraries
+//	route-publish         until all processes have it   | one commit, one NATS round trip
 //	order-placement       CPU of a paid order           | pgbench running the same statements
 //	commit-to-searchable  from the answer to the hit    | a row seen by logical replication
 //
-// The last two start a demo of their own (deploy/local, two cells) in a folder of
-// its own, and end it whatever happens.
+// All but the first start a demo of their own (deploy/local, two cells; four for
+// route-publish) in a folder of its own, and end it whatever happens.
 //
 //	what                                  then
 //	unknown name, bad flag                one line, exit code 2
@@ -41,6 +42,7 @@ type bench struct {
 func benches() []bench {
 	return []bench{
 		{"route-lookup", "ns to find the cell of an ID", routeLookup},
+		{"route-publish", "ms until every process of four cells has a new table", routePublish},
 		{"order-placement", "CPU of an order until it is paid", orderPlacement},
 		{"commit-to-searchable", "ms until a committed change is found", commitToSearchable},
 	}

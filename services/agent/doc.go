@@ -10,8 +10,11 @@
 //	local CONNECT ────┤
 //	                  │
 //	control ──long poll──► route table ──► cell.slots (one transaction with the version)
-//	peers   ──when control is silent──┘ ├─► snapshot files in ROUTE_DIR
-//	                                    └─► GET /route, NATS route.table
+//	peers   ──each 5 s, or each 1 s ──┘ ├─► snapshot files in ROUTE_DIR
+//	          when control is silent    ├─► GET /route, NATS route.table
+//	                                    └─► the zone's Redis, never back in version
+//	processes ──NATS route.ack, GET /route──► who holds what ──► /admin/status, control
+//	                                             └─ behind? pushed again each second
 //	lease row: written anew after each postmaster start (never ends, until leases exist)
 //	cell.id_* ──idbank.Bank──► the processes' stock of IDs when idgen is away; ids.json in
 //	ROUTE_DIR remembers how far that went
@@ -26,6 +29,8 @@
 //
 //	what                        then
 //	control down                the held table stays; peers are asked for newer ones
+//	control dies in a push      who didn't get the table has it from a peer
+//	Redis flushed, rolled back  written anew within 5 s; newer than the own table, it's taken
 //	database down               routers still get the table; it is applied when it's back
 //	database restarted          the lease is void until the next second's write
 //	agent killed                links of the zone are down, nothing else: services go on

@@ -15,6 +15,11 @@
 // goes on from what is stored. Storing comes first; handing out follows, and
 // whoever missed it asks again.
 //
+// Each agent reports who in its zone holds which table (POST /route/acks); GET
+// /route/acks shows it, and waits for a version if asked to. That is kept in
+// memory only: after a start nothing is known, and said so, until agents report
+// again within 5 s.
+//
 // Owns the table control.route_versions (append only).
 //
 // What can go wrong, and what happens then:
