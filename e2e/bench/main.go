@@ -5,10 +5,11 @@
 //	route-lookup          ID to cell by the route table | by a ring of 500 virtual nodes a cell
 //	                      with users moved alone, under swaps; beside other libraries
 //	route-publish         until all processes have it   | one commit, one NATS round trip
+//	ids                   an ID, an order number, a lease | an atomic add, other generators, UPDATE ... RETURNING
 //	order-placement       CPU of a paid order           | pgbench running the same statements
 //	commit-to-searchable  from the answer to the hit    | a row seen by logical replication
 //
-// All but the first start a demo of their own (deploy/local, two cells; four for
+// All but the first start a demo of their own (deploy/local, two cells; ids for its leases; four for
 // route-publish) in a folder of its own, and end it whatever happens.
 //
 //	what                                  then
@@ -43,6 +44,7 @@ func benches() []bench {
 	return []bench{
 		{"route-lookup", "ns to find the cell of an ID", routeLookup},
 		{"route-publish", "ms until every process of four cells has a new table", routePublish},
+		{"ids", "ns to make an ID and an order number; leases a second", idLines},
 		{"order-placement", "CPU of an order until it is paid", orderPlacement},
 		{"commit-to-searchable", "ms until a committed change is found", commitToSearchable},
 	}
