@@ -11,7 +11,6 @@ import (
 	"example.com/cellmart/deploy/local"
 	"example.com/cellmart/platform/cellkit"
 	"example.com/cellmart/platform/cellkit/link"
-	"example.com/cellmart/platform/routing"
 	"example.com/cellmart/services/agent/agentapi"
 	"example.com/cellmart/services/control/controlapi"
 )
@@ -96,26 +95,4 @@ func ask[T any](f *fleet, call func(*agentapi.Client) (T, error)) (map[string]T,
 	}
 	wg.Wait()
 	return got, failed
-}
-
-// table gives the newest table that any agent holds, and who that is.
-func (f *fleet) table(ctx context.Context) (*routing.Table, string, error) {
-	var best *routing.Table
-	var from string
-	got, failed := ask(f, func(a *agentapi.Client) (*routing.Table, error) {
-		t, _, err := a.Route(ctx, 0)
-		return t, err
-	})
-	for _, name := range f.names {
-		if t := got[name]; t != nil && (best == nil || t.Version() > best.Version()) {
-			best, from = t, name
-		}
-	}
-	if best == nil {
-		for _, err := range failed {
-			return nil, "", err
-		}
-		return nil, "", agentapi.ErrNoTable
-	}
-	return best, from, nil
 }

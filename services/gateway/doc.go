@@ -8,11 +8,18 @@
 //	                                     POST /products ──► link ──► catalog writer (global)
 //	                                     GET /search    ──► link ──► search (global)
 //
-// The slot is that of the logged-in user, of the ID or order number in the path,
-// of the user with the phone in a login (every cell has a copy of all phones),
-// or the cell's own for what every cell has (products) or makes (new users).
-// http.go's table says which. The token is verified here, offline, and once more
-// by the home's gateway.
+// The slot is where the logged-in user is at home (a private one, if the table
+// says that they were moved alone), or the user with the phone in a login (every
+// cell has a copy of all phones), or that of the ID or order number in the path, or
+// the cell's own for what every cell has (products). http.go's table says which. A
+// thing whose ID's slot had users taken from it is looked for at their homes too
+// (find.go). New users go to the first cell that takes them and can be reached: of
+// their group, the wished region, the own. The token is verified here, offline, and
+// once more by the home's gateway.
+//
+// By configuration the client is sent to the home's gateway (307, redirect.go)
+// instead of its request; who was sent on once is forwarded. Each request is counted
+// by what it took, where people brought it (count.go).
 //
 // The X-Cellmart headers tell the services who asks about which slot at which
 // epoch. From outside they are thrown away; PEER_ADDR believes hop, slot and
@@ -29,6 +36,9 @@
 //	body over 64 kB                     413
 //	route table old                     421 corrects it; twice is 503 ROUTE_UNSETTLED
 //	slot being handed over              held 2 s, then 503 SLOT_DRAINING
+//	a home of many not asked            503, not 404: it may have the thing
+//	a private slot only the sender has  503 ROUTE_UNSETTLED after a wait for the table
+//	no cell takes new users             503 CELL_CLOSED
 //	home unreachable                    503 CELL_UNREACHABLE with its name: within 1 s
 //	                                    before the breaker knows, at once after
 //	a write's answer lost               503 OUTCOME_UNKNOWN: ask again with the same key
