@@ -53,6 +53,10 @@ func (g *Gateway) seek(ctx context.Context, j *job, q relay.Request, others []pl
 			if unasked, err = problem(res); err != nil {
 				unasked = g.lost(p.cell, q, err)
 			}
+			if errors.Is(unasked, errs.ErrUnknown) {
+				discard(nowhere)
+				return nil, unasked // it may have been done there
+			}
 		default:
 			discard(nowhere)
 			return res, nil
