@@ -115,7 +115,7 @@ func TestSettings(t *testing.T) {
 			}
 		}
 	}
-	if len(Vars()) != 8 || len(WriterVars()) != 6 {
+	if len(Vars()) != 8 || len(WriterVars()) != 7 {
 		t.Errorf("%d and %d variables", len(Vars()), len(WriterVars()))
 	}
 }

@@ -2,6 +2,7 @@ package idbank
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -113,6 +114,11 @@ func (b *Bank) Fallback(ctx context.Context, ask FallbackRequest) (id.FallbackGr
 	return g, nil
 }
 
+// errNew undoes the transaction that met a new cell's database: it is remembered
+// before anything comes out of it, so that an agent that ends after its very first
+// commit isn't taken for one that lost its file.
+var errNew = errors.New("a new cell's database")
+
 // handOut is the order that everything hangs on: commit with the counter raised,
 // remember that outside, and only then answer. Whatever ends in between, a range
 // is lost and none is given twice.
@@ -122,7 +128,7 @@ func (b *Bank) handOut(ctx context.Context, kind string, decide func(*Book) erro
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for range 2 { // a second time after all was given up
+	for range 3 { // again after the first look at a new cell, and after all was given up
 		remembered, have, err := b.o.Witness.Recall(ctx)
 		if err != nil {
 			return errs.ErrUnavailable.Because(fmt.Errorf("what is remembered of the cell's database: %w", err))
@@ -132,17 +138,24 @@ func (b *Bank) handOut(ctx context.Context, kind string, decide func(*Book) erro
 		err = b.o.Database.Update(ctx, kind, func(k *Book) error {
 			if why = b.o.Judge(remembered, have, k.Mark()); why != "" {
 				k.GiveUp(why, remembered, b.o.Clock())
+			} else if !have {
+				mark = k.Mark()
+				return errNew
 			} else if err := decide(k); err != nil {
 				return err
 			}
 			mark = k.Mark()
 			return nil
 		})
-		if err != nil {
+		isNew := errors.Is(err, errNew)
+		if err != nil && !isNew {
 			return err
 		}
 		if err := b.o.Witness.Attest(ctx, mark); err != nil {
 			return errs.ErrUnavailable.Because(fmt.Errorf("the cell's database could not be remembered: %w", err))
+		}
+		if isNew {
+			continue
 		}
 		if why == "" {
 			return nil
