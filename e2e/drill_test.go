@@ -83,7 +83,11 @@ func TestDrills(t *testing.T) {
 		}},
 		{"db-down", "c2", []string{"others"}, []string{"others_requests", "others_errors", "victims_refused", "recovered_ms", "invariants_ok"}},
 		{"instance", "c1", []string{"requests failed"}, []string{"requests", "errors", "kills", "invariants_ok"}},
+		{"control-down-cold-start", "c2", []string{"requests of others failed"}, []string{"cold_start_ms", "others_requests", "others_errors", "served_order", "refused_order", "invariants_ok"}},
 		{"route-push", "c3", []string{"c1's gateway@", "holds table"}, []string{"processes", "others_acked_ms", "without_push_acked_ms", "cut_off_age_ms", "caught_up_ms", "invariants_ok"}},
+		{"idgen-restore", "c1", []string{"ranges were leased twice", "it should pause"}, []string{"requests", "errors", "leases", "leases_overlapping", "ids", "ids_twice", "ids_not_leased", "paused", "invariants_ok"}},
+		{"idgen-down", "c1", []string{"IDS_EXHAUSTED"}, []string{"requests", "errors", "requests_with_ids_meanwhile", "p99_before_ms", "p99_meanwhile_ms", "invariants_ok"}},
+		{"clock-back", "c2", []string{"INVALID_TOKEN"}, []string{"requests", "errors", "logged_in_again", "ids", "ids_twice", "ids_not_leased", "leases_overlapping", "invariants_ok"}},
 	} {
 		t.Run(d.name, func(t *testing.T) {
 			r, code := drill(t, d.name, "--cell", d.cell, "--short")

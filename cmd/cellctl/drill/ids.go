@@ -134,8 +134,14 @@ func clockBack(ctx context.Context, r *run) error {
 		r.event("sabotage: %s doesn't hear of its agent's clock, and gives out tokens of another time", part)
 	}
 	// Tokens of another time are refused by others' gateways, as they should be: the
-	// cell's own people come in at home.
-	if err := r.begin(ctx, r.rate(), r.othersDoors(true)); err != nil {
+	// cell's own people come in at home, and only they.
+	doors := func(home int) []int {
+		if home == r.broken {
+			return []int{home}
+		}
+		return r.othersDoors(false)(home)
+	}
+	if err := r.begin(ctx, r.rate(), doors); err != nil {
 		return err
 	}
 	if err := pause(ctx, window); err != nil {

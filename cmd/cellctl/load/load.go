@@ -40,7 +40,7 @@ type Options struct {
 	Users int     // of each cell
 	Seed  uint64
 	// Doors lists the cells (by index) whose gateways a home's users ask; nil is
-	// all. The edge is for everybody.
+	// all. The edge is for everybody but those who have their own cell's only.
 	Doors func(home int) []int
 	// Log takes a line of progress; may be nil.
 	Log func(format string, args ...any)

@@ -139,6 +139,9 @@ func (p *planner) via(home int) int {
 			others = append(others, d)
 		}
 	}
+	if own && len(doors) == 1 && p.cells > 2 { // nobody else may see them, so the edge may not either
+		return home
+	}
 	switch n := p.rng.IntN(5); {
 	case own && n < 3:
 		return home
