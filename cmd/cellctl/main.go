@@ -33,6 +33,7 @@ func verbs() []verb {
 		{"unplug", "CELL", "cut all links of a cell, both ways; it goes on inside", unplug},
 		{"plug", "CELL", "undo unplug", plug},
 		{"link", "A B [--delay D] [--cut one-way|both|none]", "delay or cut the link from A to B", setLink},
+		{"ids", "[CELL]", "stock, rate, waits, fallback, bank and budget of IDs, per cell and kind, with age", showIDs},
 		{"clock", "CELL --offset D [--postgres]", "set the clock of a cell's processes wrong, or right with 0", setClock},
 		{"transfer", "[ID]", "the story of one transfer; without ID, those that are stuck", transfers},
 		{"invariants", "", "check the invariants over all cells", invariants},
