@@ -20,15 +20,18 @@
 //	                   refill: one goroutine, one lease in flight per kind
 //
 // Next is one atomic add. It never takes a lock, allocates, or waits for the
-// network; a caller that finds the chain used up is told IDS_EXHAUSTED.
+// network. While idgen gives nothing the chain is fed by the cell's bank; used up,
+// the fallback serves: numbers of one of the cell's machines, held in a chain of
+// their own. A caller that finds all of it used up is told IDS_EXHAUSTED.
 //
 //	what goes wrong               what happens
 //	idgen slow                    callers use the second half meanwhile
 //	idgen away                    retried with backoff until it is back; the stock lasts
-//	                              about half an hour, then IDS_EXHAUSTED, Retry-After 1 s
+//	                              about half an hour, then bank, then fallback (alarm
+//	                              ids.fallback), then IDS_EXHAUSTED, Retry-After 1 s
 //	lease times out, unknown      that range is forgotten, another is asked for
-//	answer twice, old, too long,  dropped, alarm in the log (alarm=ids.grant), asked again
-//	far from the own clock
+//	answer twice, old, too long,  put aside for good, alarm in the log (alarm=ids.grant),
+//	far from the own clock        shown, asked again
 //	own clock steps               IDs do not depend on it: no effect under a day; further
 //	                              off, grants are dropped until the clocks agree
 //	process ends, crashes         the rest of its segments is never used, by anyone
