@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -44,24 +45,26 @@ func WriteSnapshot(dir string, signed []byte) error {
 	if err != nil {
 		return err
 	}
-	t, err := routing.Decode(s.Payload)
-	if err != nil {
-		return err
+	var t struct { // no need to build the table once more: everybody waits for the push after this
+		Version int64 `json:"version"`
+	}
+	if err := json.Unmarshal(s.Payload, &t); err != nil || t.Version < 1 {
+		return fmt.Errorf("%w: version %d (%v)", routing.ErrTable, t.Version, err)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	sum := sha256.Sum256(signed)
 	body := append([]byte(hex.EncodeToString(sum[:])+"\n"), signed...)
-	if err := writeSynced(dir, filepath.Join(dir, fileName(t.Version())), body); err != nil {
-		return fmt.Errorf("write snapshot %d: %w", t.Version(), err)
+	if err := writeSynced(dir, filepath.Join(dir, fileName(t.Version)), body); err != nil {
+		return fmt.Errorf("write snapshot %d: %w", t.Version, err)
 	}
 	names, err := snapshots(dir)
 	if err != nil {
 		return err
 	}
 	for _, name := range names[min(kept, len(names)):] {
-		if name != fileName(t.Version()) {
+		if name != fileName(t.Version) {
 			err = errors.Join(err, os.Remove(filepath.Join(dir, name)))
 		}
 	}
