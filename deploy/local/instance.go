@@ -169,6 +169,9 @@ func (s *State) RestartWith(ctx context.Context, name string, env map[string]str
 	}
 	wrong := *p
 	wrong.Env = maps.Clone(p.Env)
+	if wrong.Env == nil { // a Postgres has none of its own
+		wrong.Env = map[string]string{}
+	}
 	maps.Copy(wrong.Env, env)
 	right := p.Env
 	err = s.launch(ctx, []Process{wrong})
