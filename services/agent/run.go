@@ -137,7 +137,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		defer pool.Close()
 		k.db = &store{pool}
 		s.db = k.db
-		s.bank = openBank(c, pool, log)
+		s.bank = openBank(c, pool, s.clock.Now, log)
 		exportCounts(ctx, metrics, k.db)
 		dispatcher := bus.NewDispatcher(bus.DispatcherOptions{
 			Cell: c.Zone, Pool: pool, NATSURL: c.NATSURL, Table: holder, Log: log, Metrics: metrics, Begins: begins,
@@ -195,7 +195,7 @@ func openBorder(ctx context.Context, c Config, p cellkit.Process, news *bulletin
 }
 
 // openBank is the cell's own stock of IDs, filled from idgen.
-func openBank(c Config, pool *pgxpool.Pool, log *slog.Logger) *idbank.Bank {
+func openBank(c Config, pool *pgxpool.Pool, now func() time.Time, log *slog.Logger) *idbank.Bank {
 	idgen := idgenapi.NewClient("http://idgen", &http.Client{Transport: &http.Transport{
 		DialContext: link.Dialer{Addr: c.LinkAddr}.DialContext(Global, "idgen"), MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute,
 	}})
@@ -210,7 +210,7 @@ func openBank(c Config, pool *pgxpool.Pool, log *slog.Logger) *idbank.Bank {
 	}
 	return idbank.Open(idbank.Options{
 		Cell: c.Zone, Database: idbank.Postgres{Pool: pool}, Witness: idbank.File{Path: filepath.Join(c.RouteDir, "ids.json")},
-		Lease: idgen.Lease, Budgets: budgets, Log: log,
+		Lease: idgen.Lease, Budgets: budgets, Log: log, Clock: now,
 	})
 }
 
