@@ -258,13 +258,15 @@ var issued = map[string]string{
 }
 
 // noneTwice reads all IDs back from the cells' databases: no sequence of a kind is
-// there twice, whatever its slot, and each was leased.
+// there twice, whatever its slot, and each was leased. That is asked of what was
+// leased since the drill began: a database that was restored before has forgotten
+// older leases, which processes may still use.
 func (r *run) noneTwice(ctx context.Context, j ledger) error {
 	dbs, err := r.IDs.Databases()
 	if err != nil {
 		return err
 	}
-	overlaps := j.overlaps()
+	overlaps, since := j.overlaps(), id.SeqAt(r.began)
 	var ids, fallback int
 	var twice, unknown []string
 	for kind, sql := range issued {
@@ -284,7 +286,7 @@ func (r *run) noneTwice(ctx context.Context, j ledger) error {
 				switch {
 				case i.Fallback():
 					fallback++
-				case !j.has(kind, i.Seq()):
+				case i.Seq() >= since && !j.has(kind, i.Seq()):
 					unknown = append(unknown, fmt.Sprintf("%s %s of %s", kind, i, cell))
 				}
 			}
