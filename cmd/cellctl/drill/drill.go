@@ -162,7 +162,6 @@ func Run(ctx context.Context, name string, o Options) (*Report, error) {
 type run struct {
 	Options
 	report *Report
-	began  time.Time
 	begun  time.Time
 	homes  []string
 	broken int // index of Cell

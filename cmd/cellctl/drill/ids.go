@@ -266,7 +266,7 @@ func (r *run) noneTwice(ctx context.Context, j ledger) error {
 	if err != nil {
 		return err
 	}
-	overlaps, since := j.overlaps(), id.SeqAt(r.began)
+	overlaps, since := j.overlaps(), id.SeqAt(r.begun)
 	var ids, fallback int
 	var twice, unknown []string
 	for kind, sql := range issued {
