@@ -61,9 +61,6 @@ func (g *Gateway) seek(ctx context.Context, j *job, q relay.Request, others []pl
 			discard(nowhere)
 			return res, nil
 		}
-		if ctx.Err() != nil {
-			break
-		}
 	}
 	if unasked != nil {
 		discard(nowhere)

@@ -1,9 +1,11 @@
 package gateway
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -11,6 +13,7 @@ import (
 	"example.com/cellmart/platform/cellkit/call"
 	"example.com/cellmart/platform/cellkit/id"
 	"example.com/cellmart/platform/cellkit/link"
+	"example.com/cellmart/platform/cellkit/relay"
 	"example.com/cellmart/platform/routing"
 )
 
@@ -197,6 +200,47 @@ func TestLostAnswerEndsTheSearch(t *testing.T) {
 		do(t, w.cells[at].public, "POST", "/api/v1/orders/"+numberOf(t, user)+"/cancel", "", as("user", user)).want(t, 503, "OUTCOME_UNKNOWN", at)
 		if n := len(w.cells["c2"].services.calls()) - before; n != 0 {
 			t.Errorf("by %s: c2's services were asked %d times", at, n)
+		}
+	}
+}
+
+// over is a context that ends between two homes: whoever looks is told so, and
+// nothing under way is cut off.
+type over struct {
+	context.Context
+	ended atomic.Bool
+}
+
+func (o *over) Err() error {
+	if o.ended.Load() {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// A request whose time runs out after the first home's "not found" has not asked
+// the others: it is not told that the thing doesn't exist.
+func TestNotFoundNeedsAllHomes(t *testing.T) {
+	w := newWorld(t, "c1", "c2")
+	user := w.userOf("c1")
+	w.alone(t, []id.ID{user}, "c2")
+	ctx := &over{Context: t.Context()}
+	w.cells["c1"].services.answers(func(rw http.ResponseWriter, _ *http.Request) bool {
+		ctx.ended.Store(true)
+		refuse(rw, call.Problem{Status: 404, Code: "NOT_FOUND"})
+		return true
+	})
+	g := w.cells["c1"].gateway
+	j := job{rule: rule{method: "GET", path: "/orders/:number", service: svcOrder, slot: ofNumber}, user: user, slot: user.Slot()}
+	var err error
+	if j.at, err = g.locate(ctx, j); err != nil {
+		t.Fatal(err)
+	}
+	res, err := g.find(ctx, &j, relay.Request{Method: "GET", Path: "/api/v1/orders/" + numberOf(t, user), Header: http.Header{}})
+	if err == nil {
+		defer res.Body.Close()
+		if res.StatusCode == http.StatusNotFound {
+			t.Error("404 after one home of two")
 		}
 	}
 }
