@@ -42,7 +42,7 @@ type Options struct {
 	Lease    id.LeaseFunc // idgen's, for the bank; nil = it isn't filled
 	Budgets  func(ctx context.Context) (map[string]Budget, error)
 	Log      *slog.Logger
-	Clock    func() time.Time // default: time.Now
+	Clock    func() time.Time // wall time of grants, default time.Now; ages are measured without it
 
 	// Judge is what finds a database that went back; default Judge. A test takes
 	// it away to see what it is good for.
