@@ -260,8 +260,7 @@ func (s *store) status(ctx context.Context) (idgenapi.Status, error) {
 		return out, pg.Error(err)
 	}
 	rows, err := s.pool.Query(ctx, `
-		SELECT u.k, coalesce(r.hi, 0), coalesce(r.paused_until, 0), r.incarnation IS DISTINCT FROM $2,
-			(SELECT count(*) FROM idgen.journal j WHERE j.number = u.n)
+		SELECT u.k, coalesce(r.hi, 0), coalesce(r.paused_until, 0), r.incarnation IS DISTINCT FROM $2
 		FROM unnest($1::text[]) WITH ORDINALITY u(k, n) LEFT JOIN idgen.kinds r ON r.kind = u.k ORDER BY u.n`,
 		idgenapi.Kinds(), out.Incarnation)
 	if err != nil {
@@ -269,7 +268,7 @@ func (s *store) status(ctx context.Context) (idgenapi.Status, error) {
 	}
 	out.Kinds, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (idgenapi.KindStatus, error) {
 		var k idgenapi.KindStatus
-		err := r.Scan(&k.Kind, &k.Hi, &k.PausedForMS, &k.Changed, &k.Leases)
+		err := r.Scan(&k.Kind, &k.Hi, &k.PausedForMS, &k.Changed)
 		return k, err
 	})
 	return out, pg.Error(err)

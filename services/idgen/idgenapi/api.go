@@ -63,6 +63,5 @@ type KindStatus struct {
 	BudgetUsed  float64 `json:"budget_used"` // 0..1; above 1 the clock is behind hi
 	PausedForMS int64   `json:"paused_for_ms"`
 	Changed     bool    `json:"changed"` // incarnation differs, or no row: the next lease starts a pause
-	Leases      int64   `json:"leases"`  // in the journal
 	YearsLeft   float64 `json:"years_left"`
 }
