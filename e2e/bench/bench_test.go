@@ -180,7 +180,7 @@ func TestRingIsThePublishedOne(t *testing.T) {
 	four, five := newRing(cellNames(4), 500), newRing(cellNames(5), 500)
 	moved, share := 0, map[string]float64{}
 	for n := range users {
-		h := mix(fnv1a(fmt.Appendf(nil, "user%d", n)))
+		h := routing.Murmur(fnv1a(fmt.Appendf(nil, "user%d", n)))
 		cell := four.find(h)
 		share[cell] += 100.0 / users
 		if cell != five.find(h) {

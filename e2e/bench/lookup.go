@@ -238,7 +238,7 @@ func newRing(cells []string, vnodes int) ring {
 	var r ring
 	for i, cell := range cells {
 		for v := range vnodes {
-			r = append(r, token{mix(fnv1a([]byte(fmt.Sprintf("unit%d#%d", i, v)))), cell})
+			r = append(r, token{routing.Murmur(fnv1a([]byte(fmt.Sprintf("unit%d#%d", i, v)))), cell})
 		}
 	}
 	sort.Slice(r, func(i, j int) bool { return r[i].hash < r[j].hash })
@@ -248,7 +248,7 @@ func newRing(cells []string, vnodes int) ring {
 func (r ring) owner(id int64) string {
 	var b [8]byte
 	binary.LittleEndian.PutUint64(b[:], uint64(id))
-	return r.find(mix(fnv1a(b[:])))
+	return r.find(routing.Murmur(fnv1a(b[:])))
 }
 
 func (r ring) find(hash uint64) string {
@@ -266,15 +266,6 @@ func fnv1a(b []byte) uint64 {
 		h *= 1099511628211
 	}
 	return h
-}
-
-// mix is murmur3's finalizer: FNV alone leaves neighbours near each other.
-func mix(h uint64) uint64 {
-	h ^= h >> 33
-	h *= 0xff51afd7ed558ccd
-	h ^= h >> 33
-	h *= 0xc4ceb9fe1a85ec53
-	return h ^ h>>33
 }
 
 // swaps is how many tables are stored under the readers of one run, a millisecond

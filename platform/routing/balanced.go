@@ -199,6 +199,6 @@ func PickSlot(t *Table, cell string, hash uint64) (Slot, bool) {
 	}
 	// The high half of a product spreads any hash evenly over n, and the
 	// finalizer makes small numbers good hashes.
-	i, _ := bits.Mul64(finalize(hash), uint64(len(t.owned[p])))
+	i, _ := bits.Mul64(Murmur(hash), uint64(len(t.owned[p])))
 	return t.owned[p][i], true
 }

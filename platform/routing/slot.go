@@ -37,11 +37,11 @@ func HashSlot(value string) Slot {
 		h ^= uint64(value[i])
 		h *= 1099511628211
 	}
-	return Slot(finalize(h) & SlotMask)
+	return Slot(Murmur(h) & SlotMask)
 }
 
-// finalize is murmur3's 64-bit finalizer.
-func finalize(h uint64) uint64 {
+// Murmur is murmur3's 64-bit finalizer.
+func Murmur(h uint64) uint64 {
 	h ^= h >> 33
 	h *= 0xff51afd7ed558ccd
 	h ^= h >> 33

@@ -23,7 +23,7 @@ type Hash struct {
 }
 
 // FNVMurmur is FNV-1a with murmur3's finalizer, the hash of routing.HashSlot.
-func FNVMurmur() Hash { return Hash{FNVStart, Murmur} }
+func FNVMurmur() Hash { return Hash{FNVStart, routing.Murmur} }
 
 // FNVSplitmix is FNV-1a with splitmix64's finalizer.
 func FNVSplitmix() Hash { return Hash{FNVStart, Splitmix} }
@@ -41,15 +41,6 @@ func (h Hash) Sum(s string) uint64 {
 		sum *= 1099511628211
 	}
 	return h.Finish(sum)
-}
-
-// Murmur is murmur3's 64-bit finalizer.
-func Murmur(h uint64) uint64 {
-	h ^= h >> 33
-	h *= 0xff51afd7ed558ccd
-	h ^= h >> 33
-	h *= 0xc4ceb9fe1a85ec53
-	return h ^ h>>33
 }
 
 // Splitmix is splitmix64's finalizer, without the step that its generator adds.

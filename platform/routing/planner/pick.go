@@ -42,7 +42,7 @@ func (Rendezvous) Plan(current []string, shares []routing.Share) (Plan, error) {
 		key := h.Sum(slotKey(slot))
 		for i, s := range shares {
 			// 53 bits, never 0 nor 1, so the logarithm is finite and negative.
-			u := (float64(Murmur(key^seeds[i])>>12) + 0.5) / (1 << 52)
+			u := (float64(routing.Murmur(key^seeds[i])>>12) + 0.5) / (1 << 52)
 			if score := -float64(s.Weight) / math.Log(u); score > high {
 				best, high = i, score
 			}
