@@ -72,15 +72,20 @@ func idsHold(all []zoneIDs) bool {
 		if z.Figures == nil || z.Figures.BankError != "" || len(z.Figures.Processes) == 0 {
 			return false
 		}
+		heard := false
 		for _, p := range z.Figures.Processes {
 			if p.AgeMS > silent.Milliseconds() {
 				continue // it ended: a start is another process
 			}
+			heard = true
 			for _, k := range p.Kinds {
 				if k.Share != nil && *k.Share < leastShare {
 					return false
 				}
 			}
+		}
+		if !heard {
+			return false // what nobody says is not known
 		}
 	}
 	return true

@@ -194,16 +194,6 @@ func (r *run) begin(ctx context.Context, rate float64, doors func(home int) []in
 	return nil
 }
 
-// judged are the samples from a time on: before that, pools and caches fill.
-func (r *run) judged(from time.Duration) (out []load.Sample) {
-	for _, x := range r.load.Samples() {
-		if x.At >= from {
-			out = append(out, x)
-		}
-	}
-	return out
-}
-
 // end stops the load and waits for what is unanswered.
 func (r *run) end() {
 	if r.stop != nil {

@@ -89,7 +89,7 @@ func idgenDown(ctx context.Context, r *run) error {
 		return err
 	}
 	r.end()
-	all := r.judged(warmUp)
+	all := r.load.Samples()
 	r.nobodyNoticed(all, span{down, up})
 	return nil
 }
@@ -106,12 +106,12 @@ func (r *run) nobodyNoticed(all []load.Sample, broken span) {
 			orders++
 		}
 	}
-	p99 := func(during bool) float64 {
-		return load.MS(load.Percentile(load.Took(all, func(x load.Sample) bool { return broken.has(x.At) == during }), 99))
+	p99 := func(in span) float64 {
+		return load.MS(load.Percentile(load.Took(all, func(x load.Sample) bool { return in.has(x.At) }), 99))
 	}
 	f := r.report.Figures
 	f["requests"], f["errors"], f["logged_in_again"] = len(all), failed, r.load.LoggedIn()
-	f["requests_with_ids_meanwhile"], f["p99_before_ms"], f["p99_meanwhile_ms"] = orders, p99(false), p99(true)
+	f["requests_with_ids_meanwhile"], f["p99_before_ms"], f["p99_meanwhile_ms"] = orders, p99(span{0, broken.from}), p99(broken)
 	f["broken_ms"] = (broken.to - broken.from).Milliseconds()
 	r.need(failed == 0, "%d of %d requests failed%s", failed, len(all), r.examples(false)+r.examples(true))
 	r.need(orders > 0, "no request needed an ID meanwhile: nothing was tried")
@@ -141,6 +141,7 @@ func clockBack(ctx context.Context, r *run) error {
 		}
 		return r.othersDoors(false)(home)
 	}
+	r.Load.LogsIn = func(home int) bool { return home == r.broken } // a token of another hour is refused, as it should be
 	if err := r.begin(ctx, r.rate(), doors); err != nil {
 		return err
 	}
@@ -165,7 +166,7 @@ func clockBack(ctx context.Context, r *run) error {
 	}
 	to := r.load.Now()
 	r.end()
-	r.nobodyNoticed(r.judged(warmUp), span{from, to})
+	r.nobodyNoticed(r.load.Samples(), span{from, to})
 	if _, err := r.IDs.Databases(); errors.As(err, new(cellkit.Usage)) {
 		r.event("the databases of containers can't be read from here: IDs are not compared")
 		return nil
@@ -258,15 +259,13 @@ var issued = map[string]string{
 }
 
 // noneTwice reads all IDs back from the cells' databases: no sequence of a kind is
-// there twice, whatever its slot, and each was leased. That is asked of what was
-// leased since the drill began: a database that was restored before has forgotten
-// older leases, which processes may still use.
+// there twice, whatever its slot, and each was leased.
 func (r *run) noneTwice(ctx context.Context, j ledger) error {
 	dbs, err := r.IDs.Databases()
 	if err != nil {
 		return err
 	}
-	overlaps, since := j.overlaps(), id.SeqAt(r.begun)
+	overlaps := j.overlaps()
 	var ids, fallback int
 	var twice, unknown []string
 	for kind, sql := range issued {
@@ -286,7 +285,7 @@ func (r *run) noneTwice(ctx context.Context, j ledger) error {
 				switch {
 				case i.Fallback():
 					fallback++
-				case i.Seq() >= since && !j.has(kind, i.Seq()):
+				case !j.has(kind, i.Seq()):
 					unknown = append(unknown, fmt.Sprintf("%s %s of %s", kind, i, cell))
 				}
 			}

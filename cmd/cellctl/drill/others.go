@@ -13,7 +13,6 @@ import (
 
 const (
 	othersRate = 60.0 // requests per second of everybody
-	warmUp     = time.Second
 	// recovery is what a cell's users may still be refused for after its database
 	// is there again: connections are made anew with a backoff of at most 2 s.
 	recovery = 10 * time.Second
@@ -75,7 +74,7 @@ func dbDown(ctx context.Context, r *run) error {
 		return err
 	}
 	r.end()
-	r.judgeDown(r.judged(warmUp), down, up)
+	r.judgeDown(r.load.Samples(), down, up)
 	return nil
 }
 
@@ -178,7 +177,7 @@ func instance(ctx context.Context, r *run) error {
 		}
 	}
 	r.end()
-	r.judgeInstance(r.judged(warmUp), dead)
+	r.judgeInstance(r.load.Samples(), dead)
 	return nil
 }
 

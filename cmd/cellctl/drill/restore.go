@@ -56,8 +56,40 @@ func idgenRestore(ctx context.Context, r *run) error {
 		return err
 	}
 	all.merge(j)
-	r.nobodyNoticed(r.judged(warmUp), span{from, to})
-	return r.noneTwice(ctx, all)
+	r.nobodyNoticed(r.load.Samples(), span{from, to})
+	if err := r.noneTwice(ctx, all); err != nil {
+		return err
+	}
+	return r.remember(ctx, all)
+}
+
+// remember puts back into the journal what the database lost with its place: the
+// processes still use those leases, and who looks later should find them. What the
+// exclusion constraint refuses is covered by another lease.
+func (r *run) remember(ctx context.Context, all ledger) error {
+	dbs, err := r.IDs.Databases()
+	if err != nil {
+		return err
+	}
+	c, err := pgx.Connect(ctx, dbs["idgen"])
+	if err != nil {
+		return err
+	}
+	defer c.Close(ctx)
+	for kind, leases := range all {
+		var lo, hi []int64
+		var holder []string
+		for _, l := range leases {
+			lo, hi, holder = append(lo, l.lo), append(hi, l.hi), append(holder, l.holder)
+		}
+		if _, err := c.Exec(ctx, `
+			INSERT INTO idgen.journal (number, lo, hi, holder)
+			SELECT k.number, u.lo, u.hi, u.holder FROM idgen.kinds k, unnest($2::bigint[], $3::bigint[], $4::text[]) u(lo, hi, holder)
+			WHERE k.kind = $1 ON CONFLICT DO NOTHING`, kind, lo, hi, holder); err != nil {
+			return fmt.Errorf("put the lost leases back: %w", err)
+		}
+	}
+	return nil
 }
 
 // leases waits until idgen does: it may pause since a drill before. (Sabotage needn't

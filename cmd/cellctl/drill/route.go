@@ -184,7 +184,9 @@ func (r *run) shown(ctx context.Context, cut time.Time) error {
 			r.report.Figures["cut_off_age_ms"] = *z.AgeMS
 		}
 		r.need(!now.Complete && !z.Done, "%s is unplugged and yet said to hold table %d", r.Cell, now.Version)
-		r.need(z.AgeMS == nil || *z.AgeMS >= since-1000, "what is known of %s is said to be %v ms old, it was cut off %d ms ago", r.Cell, z.AgeMS, since)
+		if z.AgeMS != nil {
+			r.need(*z.AgeMS >= since-1000, "what is known of %s is said to be %d ms old, it was cut off %d ms ago", r.Cell, *z.AgeMS, since)
+		}
 		r.event("%s is shown as behind", r.Cell)
 	}
 	return nil
@@ -221,6 +223,7 @@ func coldStart(ctx context.Context, r *run) error {
 	if err := pause(ctx, before); err != nil {
 		return err
 	}
+	dead := r.load.Now()
 	parts, err := r.stopZone(ctx, r.Cell)
 	if err != nil {
 		return err
@@ -253,14 +256,14 @@ func coldStart(ctx context.Context, r *run) error {
 	}
 	r.event("end")
 	r.end()
-	r.judgeColdStart(r.judged(warmUp), global, up+recovery)
+	r.judgeColdStart(r.load.Samples(), global, dead, up+recovery)
 	return nil
 }
 
 // judgeColdStart: from a time on the cell's users are served as ever, also what
 // needs new IDs, and nobody else has had an error at any time. What the dead
 // global zone does itself, which is searching, nobody gets.
-func (r *run) judgeColdStart(all []load.Sample, global, up time.Duration) {
+func (r *run) judgeColdStart(all []load.Sample, global, dead, up time.Duration) {
 	others, errors, failed := 0, 0, 0
 	var examples []string // the load quotes first errors, which are of searches
 	note := func(x load.Sample) {
@@ -272,7 +275,7 @@ func (r *run) judgeColdStart(all []load.Sample, global, up time.Duration) {
 	for _, x := range all {
 		switch {
 		case x.Kind == load.Search && x.End() >= global:
-		case x.Home != r.broken:
+		case x.Home != r.broken || x.End() < dead: // while the cell lives its users are like all others
 			others++
 			if !x.OK {
 				errors++

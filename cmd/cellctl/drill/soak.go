@@ -49,7 +49,7 @@ func soak(ctx context.Context, r *run) error {
 	}
 	r.event("end")
 	r.end()
-	r.judgeSoak(r.judged(warmUp), seen)
+	r.judgeSoak(r.load.Samples(), seen)
 	return nil
 }
 
@@ -93,6 +93,7 @@ func (r *run) judgeSoak(all []load.Sample, seen [][]Part) {
 			}
 			r.need(p.Memory <= p.Limit, "%s has %d MB, its limit is %d", p.Name, p.Memory>>20, p.Limit>>20)
 		}
+		r.need(len(parts) == len(seen[0]), "%d parts were there at first, %d at look %d", len(seen[0]), len(parts), i+1)
 	}
 	quarter := len(total) / 4
 	mean := func(part []float64) (sum float64) {

@@ -116,7 +116,7 @@ func unplug(ctx context.Context, r *run) error {
 		}
 	}
 	r.end()
-	r.judgeUnplug(r.judged(s.plugged[0].from), s, p)
+	r.judgeUnplug(r.load.Samples(), s, p)
 	r.judgeBorder()
 	return nil
 }

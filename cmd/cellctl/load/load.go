@@ -42,6 +42,9 @@ type Options struct {
 	// Doors lists the cells (by index) whose gateways a home's users ask; nil is
 	// all. The edge is for everybody but those who have their own cell's only.
 	Doors func(home int) []int
+	// LogsIn says whose users log in and ask again when a token is not taken, as a
+	// client would; nil is nobody's: then a 401 is an error like any other.
+	LogsIn func(home int) bool
 	// Log takes a line of progress; may be nil.
 	Log func(format string, args ...any)
 }

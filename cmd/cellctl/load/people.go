@@ -192,15 +192,15 @@ func (l *Load) refresh(ctx context.Context) {
 	}
 }
 
-// insist fires a shot, and does what every client must when its token is not taken:
-// it logs in and asks again. A cell whose clock was set has processes that learn of
+// insist fires a shot, and where Options.LogsIn says so does what a client must when
+// its token is not taken: it logs in and asks again. A cell whose clock was set has processes that learn of
 // it within a second of each other, so a few times.
 func (l *Load) insist(ctx context.Context, s shot) (status int, body []byte, err error) {
 	who := l.cells[s.home].users[s.user]
 	for try := 0; ; try++ {
 		had := who.token.Load()
 		status, body, err = l.fire(ctx, s)
-		if status != http.StatusUnauthorized || try == 3 || !s.kind.OfUser() {
+		if status != http.StatusUnauthorized || try == 3 || !s.kind.OfUser() || l.o.LogsIn == nil || !l.o.LogsIn(s.home) {
 			return status, body, err
 		}
 		if try > 0 {
