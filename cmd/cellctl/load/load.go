@@ -40,8 +40,9 @@ type Options struct {
 	Users int     // of each cell
 	Seed  uint64
 	// Doors lists the cells (by index) whose gateways a home's users ask; nil is
-	// all. The edge is for everybody but those who have their own cell's only.
-	Doors func(home int) []int
+	// all. The edge is for everybody, unless Edgeless: it asks any gateway.
+	Doors    func(home int) []int
+	Edgeless bool
 	// LogsIn says whose users log in and ask again when a token is not taken, as a
 	// client would; nil is nobody's: then a 401 is an error like any other.
 	LogsIn func(home int) bool
@@ -141,6 +142,7 @@ func (l *Load) Homes() []string {
 // Run sends until ctx ends, then waits for what is unanswered.
 func (l *Load) Run(ctx context.Context) {
 	plan := newPlanner(l.o.Seed, len(l.cells), l.o.Users, l.search, l.o.Doors)
+	plan.edgeless = l.o.Edgeless
 	l.mu.Lock()
 	l.start = time.Now()
 	l.mu.Unlock()

@@ -92,6 +92,29 @@ func TestDoors(t *testing.T) {
 	}
 }
 
+// Without the edge everybody asks a gateway that is open to them.
+func TestEdgeless(t *testing.T) {
+	t.Parallel()
+	p := newPlanner(3, 3, 4, false, func(home int) []int {
+		if home == 2 {
+			return []int{2}
+		}
+		return []int{0, 1}
+	})
+	p.edgeless = true
+	seen := map[[2]int]bool{}
+	for range 600 {
+		s := p.next()
+		if s.via == viaEdge || (s.home == 2) != (s.via == 2) {
+			t.Fatalf("home %d went through %d", s.home, s.via)
+		}
+		seen[[2]int{s.home, s.via}] = true
+	}
+	if len(seen) != 5 {
+		t.Errorf("home and gateway: %v", seen)
+	}
+}
+
 func TestSchedule(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -61,11 +61,12 @@ const (
 
 // planner makes the same shots from the same seed.
 type planner struct {
-	rng    *rand.Rand
-	cells  int
-	users  int // of each cell
-	search bool
-	doors  func(home int) []int // gateways that a home's users may use; nil = all
+	edgeless bool // nobody asks the edge
+	rng      *rand.Rand
+	cells    int
+	users    int // of each cell
+	search   bool
+	doors    func(home int) []int // gateways that a home's users may use; nil = all
 
 	round     []int // homes of this round that are not yet out
 	decks     [][]Kind
@@ -139,12 +140,10 @@ func (p *planner) via(home int) int {
 			others = append(others, d)
 		}
 	}
-	if own && len(doors) == 1 && p.cells > 2 { // nobody else may see them, so the edge may not either
-		return home
-	}
 	switch n := p.rng.IntN(5); {
-	case own && n < 3:
+	case own && (n < 3 || p.edgeless && len(others) == 0):
 		return home
+	case p.edgeless && len(others) > 0:
 	case len(others) == 0 || n == 4 || !own && n >= 2:
 		return viaEdge
 	}
