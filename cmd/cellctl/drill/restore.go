@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -63,9 +64,10 @@ func idgenRestore(ctx context.Context, r *run) error {
 	return r.remember(ctx, all)
 }
 
-// remember puts back into the journal what the database lost with its place: the
-// processes still use those leases, and who looks later should find them. What the
-// exclusion constraint refuses is covered by another lease.
+// remember puts back into the journal what the database lost with its place, and
+// has the next lease begin above it: the processes still use those leases, and who
+// looks later should find them. The drill's own are nobody's. What the exclusion
+// constraint refuses is covered by another lease.
 func (r *run) remember(ctx context.Context, all ledger) error {
 	dbs, err := r.IDs.Databases()
 	if err != nil {
@@ -80,12 +82,16 @@ func (r *run) remember(ctx context.Context, all ledger) error {
 		var lo, hi []int64
 		var holder []string
 		for _, l := range leases {
-			lo, hi, holder = append(lo, l.lo), append(hi, l.hi), append(holder, l.holder)
+			if !strings.HasPrefix(l.holder, "drill/") {
+				lo, hi, holder = append(lo, l.lo), append(hi, l.hi), append(holder, l.holder)
+			}
 		}
 		if _, err := c.Exec(ctx, `
+			WITH k AS (
+				UPDATE idgen.kinds SET hi = greatest(hi, (SELECT max(h) FROM unnest($3::bigint[]) h)) WHERE kind = $1 RETURNING number)
 			INSERT INTO idgen.journal (number, lo, hi, holder)
-			SELECT k.number, u.lo, u.hi, u.holder FROM idgen.kinds k, unnest($2::bigint[], $3::bigint[], $4::text[]) u(lo, hi, holder)
-			WHERE k.kind = $1 ON CONFLICT DO NOTHING`, kind, lo, hi, holder); err != nil {
+			SELECT k.number, u.lo, u.hi, u.holder FROM k, unnest($2::bigint[], $3::bigint[], $4::text[]) u(lo, hi, holder)
+			ON CONFLICT DO NOTHING`, kind, lo, hi, holder); err != nil {
 			return fmt.Errorf("put the lost leases back: %w", err)
 		}
 	}
