@@ -141,7 +141,7 @@ func clockBack(ctx context.Context, r *run) error {
 		}
 		return r.othersDoors(false)(home)
 	}
-	r.Load.Edgeless = true // it doesn't know that a gateway's clock is wrong
+	r.Load.Edgeless = true                                          // it doesn't know that a gateway's clock is wrong
 	r.Load.LogsIn = func(home int) bool { return home == r.broken } // a token of another hour is refused, as it should be
 	if err := r.begin(ctx, r.rate(), doors); err != nil {
 		return err
