@@ -12,4 +12,5 @@
 //	a process of somebody else       fs.ErrPermission
 //	a kernel without IPv6            IPv4 alone
 //	a socket is closed meanwhile     it's left out
+//	the kernel gives a row twice     it counts once
 package sockets

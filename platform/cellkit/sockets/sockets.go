@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -54,12 +55,16 @@ func Of(pids ...int) (map[int][]Socket, error) {
 	}
 	for space, proc := range procOf {
 		for _, table := range []string{"net/tcp", "net/tcp6"} {
-			err := readTable(filepath.Join(proc, table), owner[space], out)
+			f, err := os.Open(filepath.Join(proc, table))
+			if err == nil {
+				err = readTable(f, owner[space], out)
+				f.Close() //nolint:errcheck // only read
+			}
 			if gone(err) && table == "net/tcp6" {
 				continue // a kernel without IPv6
 			}
 			if err != nil {
-				return nil, fmt.Errorf("sockets: %w", err)
+				return nil, fmt.Errorf("sockets: %s: %w", table, err)
 			}
 		}
 	}
@@ -95,14 +100,11 @@ func socketInodes(dir string, found func(inode string)) error {
 }
 
 // readTable picks the rows of a /proc/PID/net/tcp that have an owner; the table
-// has every socket of the network namespace.
-func readTable(path string, owner map[string]int, out map[int][]Socket) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close() //nolint:errcheck // only read
-	lines := bufio.NewScanner(f)
+// has every socket of the network namespace. The kernel makes the table while it is
+// read, so a row may come twice when others open and close sockets meanwhile: the
+// first counts.
+func readTable(table io.Reader, owner map[string]int, out map[int][]Socket) error {
+	lines := bufio.NewScanner(table)
 	lines.Scan() // the heading
 	for lines.Scan() {
 		cols := strings.Fields(lines.Text())
@@ -115,9 +117,10 @@ func readTable(path string, owner map[string]int, out map[int][]Socket) error {
 		}
 		s, err := parseRow(cols)
 		if err != nil {
-			return fmt.Errorf("%s: %q: %w", path, lines.Text(), err)
+			return fmt.Errorf("%q: %w", lines.Text(), err)
 		}
 		out[pid] = append(out[pid], s)
+		delete(owner, cols[9])
 	}
 	return lines.Err()
 }

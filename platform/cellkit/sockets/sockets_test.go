@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -86,6 +87,18 @@ func TestSocketsOfAnotherProcess(t *testing.T) {
 	want := netip.MustParseAddrPort(l.Addr().String())
 	if len(got) != 1 || got[0].Remote != want || got[0].State != "ESTABLISHED" {
 		t.Errorf("sockets = %v, want one to %v", got, want)
+	}
+}
+
+// The kernel may give a row twice while others open and close sockets.
+func TestRepeatedRow(t *testing.T) {
+	t.Parallel()
+	const row = "   1: 0100007F:B732 0100007F:8AEF 01 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 20 4 30 10 -1\n"
+	out := map[int][]Socket{}
+	err := readTable(strings.NewReader("  sl  local_address rem_address\n"+row+row), map[string]int{"4711": 12}, out)
+	want := Socket{netip.MustParseAddrPort("127.0.0.1:46898"), netip.MustParseAddrPort("127.0.0.1:35567"), "ESTABLISHED"}
+	if err != nil || !slices.Equal(out[12], []Socket{want}) {
+		t.Errorf("sockets = %v, %v, want once %v", out[12], err, want)
 	}
 }
 
