@@ -23,7 +23,8 @@
 //	cellmart_migrate  owns the schemas, runs migrations
 //	cellmart_app      the services: reads, writes unit rows of the slot entered
 //	cellmart_agent    the agent: lease, route table, relay notes, reads all, decodes the WAL
-//	cellmart_applier  standby copies (no rights yet)
+//	cellmart_applier  standby copies: writes rows of slots that this cell stands by for, an
+//	                  owner's never; its session fires no triggers but must_enter
 //
 // # What can go wrong
 //

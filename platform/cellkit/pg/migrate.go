@@ -110,8 +110,17 @@ func Setup(ctx context.Context, superDSN, dbname string, passwords map[string]st
 	}
 	defer db.Close(context.WithoutCancel(ctx))
 	// cell.boot_ms reads /proc/uptime: only the owner of the functions may.
-	_, err = db.Exec(ctx, "GRANT EXECUTE ON FUNCTION pg_read_file(text) TO "+RoleMigrate+"; REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-	return err
+	if _, err = db.Exec(ctx, "GRANT EXECUTE ON FUNCTION pg_read_file(text) TO "+RoleMigrate+"; REVOKE CREATE ON SCHEMA public FROM PUBLIC"); err != nil {
+		return err
+	}
+	// The applier writes what other cells' triggers have made: none fire in its session. And it marks what it writes
+	// with an origin, so that it isn't told on as if it were this cell's own. (Before 15 nobody could be granted the first.)
+	if _, err = db.Exec(ctx, `GRANT SET ON PARAMETER session_replication_role TO `+RoleApplier+`;
+		GRANT EXECUTE ON FUNCTION pg_replication_origin_oid(text), pg_replication_origin_create(text),
+		pg_replication_origin_session_setup(text), pg_replication_origin_session_is_setup() TO `+RoleApplier); err != nil {
+		return fmt.Errorf("role %s: %w", RoleApplier, err)
+	}
+	return nil
 }
 
 // Migrate brings schemas up to date, in order, under a session lock; each schema

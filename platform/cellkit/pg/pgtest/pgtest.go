@@ -23,12 +23,13 @@ import (
 
 // DB is a test's own database.
 type DB struct {
-	Cell     string
-	DSN      string        // as the application's role
-	AgentDSN string        // as the agent's role
-	SuperDSN string        // as superuser
-	App      *pgxpool.Pool // role cellmart_app
-	Super    *pgxpool.Pool // superuser, no fence checks on connect
+	Cell       string
+	DSN        string        // as the application's role
+	AgentDSN   string        // as the agent's role
+	ApplierDSN string        // as the applier's role
+	SuperDSN   string        // as superuser
+	App        *pgxpool.Pool // role cellmart_app
+	Super      *pgxpool.Pool // superuser, no fence checks on connect
 }
 
 // New gives a cell database: schema cell, then the given ones; cell c1 with
@@ -178,7 +179,7 @@ func clone(t testing.TB, schemas []pg.Migrations) *DB {
 	own := *u
 	own.Path = "/" + name
 	db := &DB{SuperDSN: own.String()}
-	db.DSN, db.AgentDSN = db.as(pg.RoleApp), db.as(pg.RoleAgent)
+	db.DSN, db.AgentDSN, db.ApplierDSN = db.as(pg.RoleApp), db.as(pg.RoleAgent), db.as(pg.RoleApplier)
 	return db
 }
 
