@@ -15,18 +15,25 @@ import (
 )
 
 func runDrill(ctx context.Context, c *cli, args []string) error {
-	cell := c.flags.String("cell", "", "the cell that is broken; default: unplug and route-push c3, db-down and control-down-cold-start c2, instance c1, idgen-restore and idgen-down c1, clock-back c2; of soak, where its sabotage is")
+	cell := c.flags.String("cell", "", "the cell that is broken (of soak: where its sabotage is); default: "+defaultCells())
 	seed := c.flags.Uint64("seed", 1, "of the load")
 	var sabotage sabotage
 	c.flags.Var(&sabotage, "sabotage", "plant a fault that the drill must find: it fails then; unplug: --sabotage=agent, --sabotage=redis")
 	short := c.flags.Bool("short", false, "fewer and shorter windows, for tests of the drill; no verdict on the p99")
-	words, err := c.parse(args, 1, 1)
+	list := c.flags.Bool("list", false, "run none, print the names of those that don't take long")
+	words, err := c.parse(args, 0, 1)
 	if err != nil {
 		return err
 	}
+	if *list && len(words) == 0 {
+		return c.print(drill.Names(true), func(w io.Writer) { fmt.Fprintln(w, strings.Join(drill.Names(true), "\n")) })
+	}
+	if len(words) != 1 || *list {
+		return usage("takes one drill, or --list; there are %s", strings.Join(drill.Names(false), ", "))
+	}
 	name := words[0]
 	if drill.DefaultCell(name) == "" {
-		return usage("there is no drill %q; there are %s", name, strings.Join(drill.Names(), ", "))
+		return usage("there is no drill %q; there are %s", name, strings.Join(drill.Names(false), ", "))
 	}
 	kind, err := sabotage.of(name)
 	if err != nil {
@@ -53,6 +60,15 @@ func runDrill(ctx context.Context, c *cli, args []string) error {
 		err = errFails
 	}
 	return err
+}
+
+// defaultCells says for the help which cell each drill breaks.
+func defaultCells() string {
+	var out []string
+	for _, name := range drill.Names(false) {
+		out = append(out, name+" "+drill.DefaultCell(name))
+	}
+	return strings.Join(out, ", ")
 }
 
 // sabotage is a flag that may have a kind as its value: --sabotage, --sabotage=redis.

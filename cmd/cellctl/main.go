@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 
+	"example.com/cellmart/cmd/cellctl/drill"
 	"example.com/cellmart/deploy/local"
 	"example.com/cellmart/platform/cellkit"
 )
@@ -38,7 +39,7 @@ func verbs() []verb {
 		{"transfer", "[ID]", "the story of one transfer; without ID, those that are stuck", transfers},
 		{"invariants", "", "check the invariants over all cells", invariants},
 		{"load", "[--rate N] [--duration D] [--seed N] [--users N]", "requests on a fixed schedule, measured; invariants meanwhile", runLoad},
-		{"drill", "unplug|db-down|instance|soak|route-push|control-down-cold-start|idgen-restore|idgen-down|clock-back [--cell CELL] [--sabotage[=KIND]] [--short]", "break a part under load, with figures of who noticed", runDrill},
+		{"drill", strings.Join(drill.Names(false), "|") + " [--cell CELL] [--sabotage[=KIND]] [--short], --list", "break a part under load, with figures of who noticed", runDrill},
 		{"sim", "[KEY...] [--users N] [--seed N] [--cells N] [--slots hash|range] [--full]", "compute the figures behind cells, slots and planners", runSim},
 		{"plan", "[--qps N] [--cell-qps N] [--data 20TiB] [--link 200MB/s] [--throttle 0.5] [--users N] [--recovery 15m] [--blast 0.25] [--cells N] [--regions N] [--rtt 2ms] [--peers N] [--rollout 30m] [--measured]", "how many cells, if any: load, blast radius, crossings, hours to add one", runPlan},
 		{"demo", "up|down|status [--way local|compose] [--cells N]", "what scripts/demo calls", demo},

@@ -14,7 +14,7 @@ func TestBadInputIsOneLineAndExitCodeTwo(t *testing.T) {
 		"status --nosuch", "invariants now", "demo sideways", "status", "unplug c1", "invariants", "transfer", "demo status",
 		"load x", "load --rate fast", "load --duration 1h", "load --duration 1ms", "drill", "drill book", "drill unplug c3", "drill unplug --cell",
 		"plan x", "plan --qps 0", "plan --users -1", "plan --cells 1", "plan --nosuch", "plan --data much", "plan --link fast", "plan --measured",
-		"drill unplug --sabotage=nats", "drill db-down --sabotage=redis",
+		"drill unplug --sabotage=nats", "drill unplug --list", "drill db-down --sabotage=redis",
 	} {
 		var out, errs bytes.Buffer
 		code := run(t.Context(), append(strings.Fields(args), "--root", root), &out, &errs)

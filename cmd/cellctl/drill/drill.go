@@ -1,6 +1,7 @@
 package drill
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,56 +83,70 @@ type Event struct {
 	What string `json:"what"`
 }
 
-// names of the drills and the cell that each breaks by default.
-var defaults = []struct{ name, cell string }{
-	{"unplug", "c3"}, {"db-down", "c2"}, {"instance", "c1"}, {"soak", "c1"},
-	{"route-push", "c3"}, {"control-down-cold-start", "c2"},
-	{"idgen-restore", "c1"}, {"idgen-down", "c1"}, {"clock-back", "c2"},
+// kind is a drill: everything that depends on which one it is.
+type kind struct {
+	name  string
+	cell  string   // that it breaks by default
+	plant []string // sabotages that have a name, the default first; none where there is only one
+	long  bool     // not among those that are run when none is named
+	limit time.Duration
+	do    func(context.Context, *run) error
 }
 
-// Names lists the drills.
-func Names() (out []string) {
-	for _, d := range defaults {
-		out = append(out, d.name)
+const usualLimit = 5 * time.Minute
+
+// kinds are all the drills; what the command line, its help and scripts/drills
+// know of them comes from here.
+func kinds() []kind {
+	return []kind{
+		{name: "unplug", cell: "c3", plant: []string{"agent", "redis"}, do: unplug},
+		{name: "db-down", cell: "c2", do: dbDown},
+		{name: "instance", cell: "c1", do: instance},
+		{name: "soak", cell: "c1", long: true, limit: soakFor + usualLimit, do: soak},
+		{name: "route-push", cell: "c3", do: routePush},
+		{name: "idgen-restore", cell: "c1", do: idgenRestore},
+		{name: "control-down-cold-start", cell: "c2", do: coldStart},
+		{name: "idgen-down", cell: "c1", do: idgenDown},
+		{name: "clock-back", cell: "c2", do: clockBack},
+	}
+}
+
+func find(name string) (kind, bool) {
+	for _, k := range kinds() {
+		if k.name == name {
+			k.limit = cmp.Or(k.limit, usualLimit)
+			return k, true
+		}
+	}
+	return kind{}, false
+}
+
+// Names lists the drills; usual leaves out those that take long.
+func Names(usual bool) (out []string) {
+	for _, k := range kinds() {
+		if !usual || !k.long {
+			out = append(out, k.name)
+		}
 	}
 	return out
 }
 
 // DefaultCell is the cell that a drill breaks unless told; "" for no such drill.
 func DefaultCell(name string) string {
-	for _, d := range defaults {
-		if d.name == name {
-			return d.cell
-		}
-	}
-	return ""
+	k, _ := find(name)
+	return k.cell
 }
 
 // Kinds of sabotage that a drill knows by name, the default first; none where it
 // has only one.
 func Kinds(name string) []string {
-	if name == "unplug" {
-		return []string{"agent", "redis"}
-	}
-	return nil
-}
-
-// limit bounds a drill, whatever happens.
-func limit(name string) time.Duration {
-	if name == "soak" {
-		return soakFor + 5*time.Minute
-	}
-	return 5 * time.Minute
+	k, _ := find(name)
+	return k.plant
 }
 
 // Run runs one drill by name. An error means that it couldn't be carried out.
 func Run(ctx context.Context, name string, o Options) (*Report, error) {
-	drills := map[string]func(context.Context, *run) error{
-		"unplug": unplug, "db-down": dbDown, "instance": instance, "soak": soak,
-		"route-push": routePush, "control-down-cold-start": coldStart,
-		"idgen-restore": idgenRestore, "idgen-down": idgenDown, "clock-back": clockBack,
-	}
-	do, ok := drills[name]
+	k, ok := find(name)
 	if !ok {
 		return nil, fmt.Errorf("there is no drill %q", name)
 	}
@@ -142,9 +157,9 @@ func Run(ctx context.Context, name string, o Options) (*Report, error) {
 			r.broken = i
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit(name))
+	ctx, cancel := context.WithTimeout(ctx, k.limit)
 	defer cancel()
-	err := do(ctx, r)
+	err := k.do(ctx, r)
 	if mended := r.mend(ctx); mended != nil {
 		err = errors.Join(err, fmt.Errorf("mending: %w", mended))
 	}

@@ -3,6 +3,7 @@ package drill
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -259,8 +260,14 @@ func TestMend(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	t.Parallel()
-	if got := Names(); len(got) != 9 {
-		t.Errorf("drills %v", got)
+	all, usual := Names(false), Names(true)
+	if len(all) != len(kinds()) || len(usual) != len(all)-1 || slices.Contains(usual, "soak") {
+		t.Errorf("drills %v, usual %v", all, usual)
+	}
+	for _, k := range kinds() {
+		if k.cell == "" || k.do == nil {
+			t.Errorf("%s has no cell, or does nothing", k.name)
+		}
 	}
 	for name, cell := range map[string]string{"unplug": "c3", "db-down": "c2", "instance": "c1", "route-push": "c3", "control-down-cold-start": "c2", "book": ""} {
 		if got := DefaultCell(name); got != cell {
