@@ -186,7 +186,7 @@ func Spread(names []string) *Table {
 	return t
 }
 
-func nothing() *Table { return &Table{names: []string{""}, owned: make([][]Slot, 1)} }
+func nothing() *Table { return &Table{names: []string{""}, rows: make([]hashRow, 1), owned: make([][]uint16, 1)} }
 
 // PickSlot chooses a new user's slot evenly among those of a cell, by a hash
 // that the caller makes (of a random number, or of the group that the user
@@ -200,5 +200,5 @@ func PickSlot(t *Table, cell string, hash uint64) (Slot, bool) {
 	// The high half of a product spreads any hash evenly over n, and the
 	// finalizer makes small numbers good hashes.
 	i, _ := bits.Mul64(Murmur(hash), uint64(len(t.owned[p])))
-	return t.owned[p][i], true
+	return Slot(t.owned[p][i]), true
 }

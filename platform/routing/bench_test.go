@@ -1,6 +1,7 @@
 package routing_test
 
 import (
+	"crypto/ed25519"
 	"fmt"
 	"testing"
 
@@ -53,14 +54,41 @@ func BenchmarkOwner(b *testing.B) {
 	}
 }
 
-func BenchmarkDecode(b *testing.B) {
-	doc := many(b, 4).Encode()
-	b.SetBytes(int64(len(doc)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := routing.Decode(doc); err != nil {
-			b.Fatal(err)
+// BenchmarkOpen is what every process does at the same time when a table is
+// published: one of four cells in exact shares, and one in which every slot is a
+// run of its own.
+func BenchmarkOpen(b *testing.B) {
+	spec := routing.Spread([]string{"c1", "c2", "c3", "c4"}).Spec()
+	spec.Version = 1
+	for name, table := range map[string]*routing.Table{"shares": mustBuild(b, spec), "scattered": many(b, 4)} {
+		b.Run(name, func(b *testing.B) {
+			priv := key(1)
+			doc := routing.Sign(priv, table).Bytes()
+			b.SetBytes(int64(len(doc)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := routing.Open(priv.Public().(ed25519.PublicKey), doc); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// TestTablesAreSmall: a table of four cells makes less than 128 KB of garbage when
+// it is opened. All processes of a cell open it in the same moment.
+func TestTablesAreSmall(t *testing.T) {
+	doc := routing.Spread([]string{"c1", "c2", "c3", "c4"}).Encode()
+	r := testing.Benchmark(func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := routing.Decode(doc); err != nil {
+				b.Fatal(err)
+			}
 		}
+	})
+	if n := r.AllocedBytesPerOp(); n <= 0 || n > 128<<10 {
+		t.Errorf("%d bytes, want at most 128 KB", n)
 	}
 }
 

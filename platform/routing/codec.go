@@ -25,12 +25,13 @@ const (
 // document is the table on the wire: compact JSON, cells by ordinal, slots as
 // run lengths [count, owner's ordinal, standby's ordinal or 0, epoch], private
 // slots as [slot, owner, standby, epoch], overrides as [user, slot] by user, groups
-// by name.
+// by name. The run lengths, of which there may be thousands, are written and read
+// by hand (rows.go), the rest by encoding/json.
 type document struct {
 	Format    int         `json:"format"`
 	Version   int64       `json:"version"`
 	Cells     []wireCell  `json:"cells"`
-	Slots     [][4]int64  `json:"slots"`
+	Slots     [][4]int64  `json:"slots"` // empty here
 	Private   [][4]int64  `json:"private"`
 	Voters    []string    `json:"voters"`
 	Overrides [][2]int64  `json:"overrides,omitempty"`
@@ -68,13 +69,6 @@ func (t *Table) Encode() []byte {
 		}
 		d.Cells = append(d.Cells, w)
 	}
-	for i, r := range t.rows {
-		if i > 0 && t.rows[i-1] == r {
-			d.Slots[len(d.Slots)-1][0]++
-			continue
-		}
-		d.Slots = append(d.Slots, [4]int64{1, t.ordinal(r.owner), t.ordinal(r.standby), int64(r.epoch)})
-	}
 	for _, p := range t.private {
 		d.Private = append(d.Private, [4]int64{int64(p.slot), t.ordinal(p.owner), t.ordinal(p.standby), int64(p.epoch)})
 	}
@@ -88,7 +82,7 @@ func (t *Table) Encode() []byte {
 	if err != nil {
 		panic(err) // a struct of numbers and words always marshals
 	}
-	return b
+	return t.insertRuns(b)
 }
 
 func (t *Table) ordinal(place uint16) int64 {
@@ -103,14 +97,15 @@ func (t *Table) ordinal(place uint16) int64 {
 // table has one form and one checksum everywhere. Errors wrap ErrTable.
 func Decode(b []byte) (*Table, error) {
 	var d document
-	if err := json.Unmarshal(b, &d); err != nil {
+	rest, runs := cutRuns(b)
+	if err := json.Unmarshal(rest, &d); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrTable, err)
 	}
 	if d.Format < plain || d.Format > withHomes {
 		return nil, fmt.Errorf("%w: format %d, this program knows up to %d", ErrTable, d.Format, withHomes)
 	}
 	spec := Spec{
-		Version: d.Version, Voters: d.Voters, Slots: make([]Assignment, 0, Slots), Private: make(map[Slot]Assignment, len(d.Private)),
+		Version: d.Version, Voters: d.Voters, Private: make(map[Slot]Assignment, len(d.Private)),
 		Overrides: make(map[int64]Slot, len(d.Overrides)), Groups: make(map[string]Slot, len(d.Groups)),
 	}
 	names := map[int64]string{0: ""}
@@ -121,18 +116,6 @@ func Decode(b []byte) (*Table, error) {
 		}
 		spec.Cells = append(spec.Cells, c)
 		names[int64(w.Ordinal)] = w.Name
-	}
-	for _, r := range d.Slots {
-		if r[0] < 1 || r[0] > int64(Slots-len(spec.Slots)) {
-			return nil, fmt.Errorf("%w: a run of %d slots after %d", ErrTable, r[0], len(spec.Slots))
-		}
-		a, err := assignment(names, r)
-		if err != nil {
-			return nil, err
-		}
-		for range r[0] {
-			spec.Slots = append(spec.Slots, a)
-		}
 	}
 	for _, r := range d.Private {
 		if r[0] != int64(Slot(r[0])) {
@@ -150,7 +133,7 @@ func Decode(b []byte) (*Table, error) {
 	for _, g := range d.Groups {
 		spec.Groups[g.Name] = g.Slot
 	}
-	t, err := Build(spec)
+	t, err := build(spec, func(t *Table) error { return t.addRuns(runs, names) })
 	if err != nil {
 		return nil, err
 	}

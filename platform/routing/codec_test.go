@@ -3,7 +3,9 @@ package routing_test
 import (
 	"bytes"
 	"crypto/ed25519"
+	"encoding/json"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -51,6 +53,49 @@ func TestDecodeGivesTheTableBack(t *testing.T) {
 	}
 }
 
+// TestEncodeIsOneJSONDocument: the run lengths, which are written by hand, are
+// the bytes that encoding/json would write, with the biggest numbers too.
+func TestEncodeIsOneJSONDocument(t *testing.T) {
+	r := seeded(t)
+	for range 20 {
+		spec := withHomes(r, randomSpec(r), r.IntN(5))
+		for range 5 {
+			spec.Slots[r.IntN(routing.Slots)].Epoch = routing.Epoch(math.MaxInt64 - r.Int64N(3))
+		}
+		doc := mustBuild(t, spec).Encode()
+		if _, err := routing.Decode(doc); err != nil {
+			t.Fatal(err)
+		}
+		var parts struct {
+			Format    json.RawMessage   `json:"format"`
+			Version   json.RawMessage   `json:"version"`
+			Cells     json.RawMessage   `json:"cells"`
+			Slots     [][4]int64        `json:"slots"`
+			Private   json.RawMessage   `json:"private"`
+			Voters    json.RawMessage   `json:"voters"`
+			Overrides []json.RawMessage `json:"overrides,omitempty"`
+			Groups    []json.RawMessage `json:"groups,omitempty"`
+		}
+		if err := json.Unmarshal(doc, &parts); err != nil {
+			t.Fatal(err)
+		}
+		want, err := json.Marshal(parts)
+		if err != nil || !bytes.Equal(doc, want) {
+			t.Fatalf("encodes to\n%.600s\nwant\n%.600s (%v)", doc, want, err)
+		}
+		at, sum := 0, int64(0) // runs are as long as they can be
+		for i, run := range parts.Slots {
+			if i > 0 && [3]int64(run[1:]) == [3]int64(parts.Slots[at][1:]) {
+				t.Fatalf("runs %d and %d are one", at, i)
+			}
+			at, sum = i, sum+run[0]
+		}
+		if sum != routing.Slots {
+			t.Fatalf("runs of %d slots", sum)
+		}
+	}
+}
+
 func TestDecodeRefuses(t *testing.T) {
 	t.Parallel()
 	good := string(routing.Spread([]string{"c1", "c2"}).Encode())
@@ -79,6 +124,22 @@ func TestDecodeRefuses(t *testing.T) {
 		"run too long":         replace(`[8192,1,0,1]`, `[8193,1,0,1]`),
 		"run far too long":     replace(`[8192,1,0,1]`, `[9223372036854775807,1,0,1]`),
 		"negative run":         replace(`[8192,1,0,1]`, `[-8192,1,0,1]`),
+		"no runs":              replace(`[8192,1,0,1],[8192,2,0,1]`, ``),
+		"runs cut":             replace(`[8192,1,0,1],[8192,2,0,1]`, `[8192,1,0,1],[8192,2,0`),
+		"run of three":         replace(`[8192,1,0,1]`, `[8192,1,0]`),
+		"run of five":          replace(`[8192,1,0,1]`, `[8192,1,0,1,1]`),
+		"no number":            replace(`[8192,1,0,1]`, `[8192,,0,1]`),
+		"zero in front":        replace(`[8192,1,0,1]`, `[8192,1,0,01]`),
+		"plus":                 replace(`[8192,1,0,1]`, `[8192,1,0,+1]`),
+		"fraction":             replace(`[8192,1,0,1]`, `[8192,1,0,1.0]`),
+		"blank in a run":       replace(`[8192,1,0,1]`, `[8192, 1,0,1]`),
+		"no comma":             replace(`[8192,1,0,1],`, `[8192,1,0,1]`),
+		"comma at the end":     replace(`[8192,2,0,1]`, `[8192,2,0,1],`),
+		"epoch too big":        replace(`[8192,1,0,1]`, `[8192,1,0,9223372036854775808]`),
+		"epoch wraps":          replace(`[8192,1,0,1]`, `[8192,1,0,18446744073709551617]`),
+		"runs twice":           replace(`"private":`, `"slots":[[16384,1,0,1]],"private":`),
+		"runs elsewhere":       replace(`"format":1`, `"format":1,"x":{"slots":[[16384,1,0,1]],"private":[]}`),
+		"blank after slots":    replace(`"slots":[`, `"slots": [`),
 		"unknown cell":         replace(`[8192,1,0,1]`, `[8192,3,0,1]`),
 		"nobody":               replace(`[8192,1,0,1]`, `[8192,0,0,1]`),
 		"private overflow":     replace(`[16385,1,0,1]`, `[4294983681,1,0,1]`),

@@ -29,16 +29,13 @@ type homes struct {
 // (orders) keep naming the old slot: see TakenFrom.
 func (t *Table) Home(id int64) (Slot, Assignment, bool) {
 	s := SlotOf(id)
-	r := t.rows[s]
 	if t.marked[s>>6]>>(s&63)&1 != 0 {
 		if p, ok := t.moved[id]; ok {
-			s, r = p.slot, p.row
+			return p.slot, Assignment{Owner: t.names[p.owner], Standby: t.names[p.standby], Epoch: p.epoch}, true
 		}
 	}
-	if r.owner == 0 {
-		return s, Assignment{}, false
-	}
-	return s, Assignment{Owner: t.names[r.owner], Standby: t.names[r.standby], Epoch: r.epoch}, true
+	r := &t.rows[t.kind[s]]
+	return s, r.Assignment, r.owner != 0
 }
 
 // TakenFrom lists the private slots whose users once belonged to a hash slot,

@@ -70,16 +70,19 @@ type row struct {
 }
 
 // Table is one version of the route, never changed after Build. Looking a slot
-// up is two array reads and no allocation, however many cells there are.
+// up is two array reads and no allocation, however many cells there are. The
+// slots share their different rows, of which a table has few: a new table is
+// small, and all processes make one at the same time when it is published.
 type Table struct {
 	version int64
-	names   []string // 0 is "", then the cells by ordinal
-	cells   []Cell   // by ordinal; cells[i] is names[i+1]
-	rows    [Slots]row
-	private []privateRow // by slot
-	voters  []string     // by name
+	names   []string      // 0 is "", then the cells by ordinal
+	cells   []Cell        // by ordinal; cells[i] is names[i+1]
+	rows    []hashRow     // the different ones, by the first slot that has it
+	kind    [Slots]uint16 // by hash slot: its row
+	private []privateRow  // by slot
+	voters  []string      // by name
 	place   map[string]uint16
-	owned   [][]Slot // by place: the hash slots, ascending
+	owned   [][]uint16 // by place: the hash slots, ascending
 	homes
 }
 
@@ -93,12 +96,11 @@ func (t *Table) Version() int64 { return t.version }
 
 // Slot gives what the table says about a slot; false means that no cell has it.
 func (t *Table) Slot(s Slot) (Assignment, bool) {
-	var r row
 	if uint32(s) < Slots {
-		r = t.rows[s]
-	} else {
-		r = t.privateRow(s)
+		r := &t.rows[t.kind[s]]
+		return r.Assignment, r.owner != 0
 	}
+	r := t.privateRow(s)
 	if r.owner == 0 {
 		return Assignment{}, false
 	}
@@ -107,8 +109,8 @@ func (t *Table) Slot(s Slot) (Assignment, bool) {
 
 // Owner gives the cell that an ID lives in, the shortest way.
 func (t *Table) Owner(id int64) (string, bool) {
-	r := &t.rows[id&SlotMask]
-	return t.names[r.owner], r.owner != 0
+	r := &t.rows[t.kind[id&SlotMask]]
+	return r.Owner, r.owner != 0
 }
 
 func (t *Table) privateRow(s Slot) row {
@@ -139,9 +141,6 @@ func (t *Table) CellSlot(name string) (Slot, bool) {
 	}
 	return CellSlot(c.Ordinal), true
 }
-
-// SlotsOf lists the hash slots that a cell owns, ascending.
-func (t *Table) SlotsOf(cell string) []Slot { return slices.Clone(t.owned[t.place[cell]]) }
 
 // PrivateSlots lists the private slots, ascending.
 func (t *Table) PrivateSlots() []Slot {
@@ -189,6 +188,11 @@ func (t *Table) Spec() Spec {
 // Build checks a spec and makes the table of it. The order in which cells, keys
 // and voters are given doesn't matter. Every error wraps ErrTable.
 func Build(spec Spec) (*Table, error) {
+	return build(spec, func(t *Table) error { return t.addSlots(spec.Slots) })
+}
+
+// build takes the hash slots from a function instead of the spec.
+func build(spec Spec, addSlots func(*Table) error) (*Table, error) {
 	t := &Table{version: spec.Version, names: []string{""}, place: make(map[string]uint16, len(spec.Cells))}
 	if spec.Version < 0 {
 		return nil, fmt.Errorf("%w: version %d", ErrTable, spec.Version)
@@ -196,12 +200,10 @@ func Build(spec Spec) (*Table, error) {
 	if err := t.addCells(spec.Cells); err != nil {
 		return nil, err
 	}
-	if len(spec.Slots) != Slots {
-		return nil, fmt.Errorf("%w: %d slots, want %d", ErrTable, len(spec.Slots), Slots)
-	}
-	if err := t.addSlots(spec.Slots); err != nil {
+	if err := addSlots(t); err != nil {
 		return nil, err
 	}
+	t.listOwned()
 	if err := t.addPrivate(spec.Private); err != nil {
 		return nil, err
 	}
@@ -242,35 +244,6 @@ func (t *Table) addCells(cells []Cell) error {
 		}
 		t.names = append(t.names, c.Name)
 		t.place[c.Name] = uint16(i + 1)
-	}
-	return nil
-}
-
-// addSlots looks a row's names up once per run of equal ones: all processes build
-// a table at the same time when one is published.
-func (t *Table) addSlots(slots []Assignment) error {
-	owns := make([]int, len(t.names))
-	for i, a := range slots {
-		if i > 0 && a == slots[i-1] {
-			t.rows[i] = t.rows[i-1]
-		} else {
-			r, err := t.row(Slot(i), a)
-			if err != nil {
-				return err
-			}
-			t.rows[i] = r
-		}
-		owns[t.rows[i].owner]++
-	}
-	t.owned = make([][]Slot, len(t.names))
-	for place, n := range owns {
-		if n > 0 {
-			t.owned[place] = make([]Slot, 0, n)
-		}
-	}
-	for i := range t.rows {
-		place := t.rows[i].owner
-		t.owned[place] = append(t.owned[place], Slot(i))
 	}
 	return nil
 }
@@ -368,8 +341,8 @@ func (t *Table) CheckNext(next *Table) error {
 		}
 		return nil
 	}
-	for i := range t.rows {
-		if err := check(Slot(i)); err != nil {
+	for i := range Slot(Slots) {
+		if err := check(i); err != nil {
 			return err
 		}
 	}
