@@ -296,3 +296,71 @@ func (s *State) Discard(ctx context.Context, name string) error {
 	}
 	return errors.Join(all...)
 }
+
+// KeepStore copies a NATS server's store as it is at one moment, as a disk's
+// snapshot would be: the server stands still meanwhile, and knows nothing of it.
+func (s *State) KeepStore(name string) error {
+	p, dir, err := s.store(name)
+	if err != nil {
+		return err
+	}
+	if err := os.RemoveAll(dir + copySuffix); err != nil {
+		return err
+	}
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return errors.Join(os.CopyFS(dir+copySuffix, os.DirFS(dir)), p.Signal(syscall.SIGCONT))
+}
+
+// LoseStore kills a NATS server, deletes its store, or puts back what KeepStore
+// copied, and starts it again.
+func (s *State) LoseStore(ctx context.Context, name string, back bool) error {
+	p, dir, err := s.store(name)
+	if err != nil {
+		return err
+	}
+	if back {
+		if _, err := os.Stat(dir + copySuffix); err != nil {
+			return err
+		}
+	}
+	if p.Alive() {
+		if err := s.Stop(ctx, name, true); err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	if back {
+		if err := os.Rename(dir+copySuffix, dir); err != nil {
+			return err
+		}
+	}
+	return s.launch(ctx, []Process{*p})
+}
+
+// DropStoreCopy removes what KeepStore made, and has the server run.
+func (s *State) DropStoreCopy(ctx context.Context, name string) error {
+	p, dir, err := s.store(name)
+	if err != nil {
+		return err
+	}
+	if err = os.RemoveAll(dir + copySuffix); err == nil && !p.Alive() {
+		err = s.launch(ctx, []Process{*p})
+	}
+	return err
+}
+
+// store is a NATS server and its folder.
+func (s *State) store(name string) (*Process, string, error) {
+	p, err := s.Process(name)
+	if err == nil && p.Env["NATS_DIR"] == "" {
+		err = fmt.Errorf("%s has no store of messages", name)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	return p, p.Env["NATS_DIR"], nil
+}

@@ -160,3 +160,72 @@ func TestAliveLooksAtTheStartTime(t *testing.T) {
 	}
 	_ = cmd.Wait()
 }
+
+// A store can be lost, or go back to how it was, with the server killed.
+func TestStoreIsLostOrGoesBack(t *testing.T) {
+	redis, err := exec.LookPath("redis-server") // a server that can be killed and is soon ready
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	l.Close()
+	dir := t.TempDir()
+	store := filepath.Join(dir, "store")
+	if err := errors.Join(os.MkdirAll(filepath.Join(store, "stream"), 0o755), os.Mkdir(filepath.Join(dir, "logs"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	has := func() string {
+		b, err := os.ReadFile(filepath.Join(store, "stream", "1.blk"))
+		if err != nil {
+			return err.Error()
+		}
+		return string(b)
+	}
+	write := func(text string) {
+		if err := os.WriteFile(filepath.Join(store, "stream", "1.blk"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := &State{path: filepath.Join(dir, "state.json")}
+	if err := s.launch(t.Context(), []Process{{
+		Name: "c1/nats", Argv: []string{redis, "--port", port, "--bind", "127.0.0.1", "--save", ""}, Dir: dir,
+		Env: map[string]string{"NATS_DIR": store}, Ready: "tcp://127.0.0.1:" + port,
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	s.note(Process{Name: "c1/order"})
+	p, err := s.Process("c1/nats")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Signal(syscall.SIGKILL) })
+	write("then")
+	first := p.PID
+	if err := s.KeepStore("c1/nats"); err != nil {
+		t.Fatal(err)
+	}
+	write("now")
+	if err := s.LoseStore(t.Context(), "c1/nats", true); err != nil || has() != "then" || p.PID == first || !p.Alive() {
+		t.Errorf("back: %v, the store has %q", err, has())
+	}
+	if err := s.LoseStore(t.Context(), "c1/nats", true); err == nil {
+		t.Error("it went back twice with one copy")
+	}
+	if err := errors.Join(os.MkdirAll(filepath.Join(store, "stream"), 0o755), s.DropStoreCopy(t.Context(), "c1/nats")); err != nil || !p.Alive() {
+		t.Errorf("mended: %v, alive %v", err, p.Alive())
+	}
+	write("now")
+	if err := s.LoseStore(t.Context(), "c1/nats", false); err != nil || !p.Alive() {
+		t.Errorf("lost: %v", err)
+	}
+	if _, err := os.Stat(store); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the lost store is there: %v", err)
+	}
+	if err := s.LoseStore(t.Context(), "c1/order", false); err == nil {
+		t.Error("a process without a store lost it")
+	}
+}

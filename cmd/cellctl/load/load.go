@@ -102,6 +102,7 @@ type Load struct {
 	samples []Sample
 	errors  map[int][]string // of each home, the first
 	again   int              // log-ins because a token wasn't taken any more
+	orders  []bought         // that were answered
 }
 
 // Prepare makes users, sellers, goods and money.
@@ -222,6 +223,9 @@ func (l *Load) note(s shot, at time.Duration, status int, body []byte, err error
 	end := time.Since(l.start)
 	ok := err == nil && status/100 == 2
 	l.samples = append(l.samples, Sample{At: at, Took: end - at, Kind: s.kind, Home: s.home, User: s.user, Status: status, OK: ok})
+	if ok && s.kind == Order {
+		l.noteOrder(s, body)
+	}
 	if ok || len(l.errors[s.home]) >= shownErrors {
 		return
 	}

@@ -239,3 +239,20 @@ func TestPhonesDiffer(t *testing.T) {
 		t.Errorf("phones %s and %s from one seed", first, second)
 	}
 }
+
+// Orders are remembered by their numbers, and looked for evenly over all of them.
+func TestOrdersAreRemembered(t *testing.T) {
+	t.Parallel()
+	l := &Load{o: Options{Cells: make([]Cell, 2)}, errors: map[int][]string{}}
+	l.note(shot{kind: Order, home: 1, user: 3, other: 0}, 0, 201, []byte(`{"number":"A"}`), nil)
+	l.note(shot{kind: Order, home: 1, other: 1}, 0, 503, []byte(`{"number":"B"}`), nil)
+	l.note(shot{kind: Cart, home: 1}, 0, 200, []byte(`{"number":"C"}`), nil)
+	if diff := cmp.Diff([]bought{{1, 3, 0, "A"}}, l.orders, cmp.AllowUnexported(bought{})); diff != "" {
+		t.Errorf("remembered (-want +got):\n%s", diff)
+	}
+	for n, want := range map[int]int{0: 0, 1: 1, 10: 10, 11: 6, 20: 10, 1001: 10} {
+		if got := len(spread(make([]bought, n), 10)); got != want {
+			t.Errorf("%d of %d are looked for, want %d", got, n, want)
+		}
+	}
+}
