@@ -196,7 +196,7 @@ func (m *market) cpu(cells ...string) (spent, error) {
 func (m *market) rest(ctx context.Context) error {
 	for i, db := range m.dbs {
 		var waiting, unpaid int
-		err := db.QueryRow(ctx, `SELECT (SELECT count(*) FROM cell.relay), (SELECT count(*) FROM orders.orders WHERE state <> 'PAID')`).Scan(&waiting, &unpaid)
+		err := db.QueryRow(ctx, `SELECT (SELECT count(*) FROM cell.relay), (SELECT count(*) FROM orders.orders o JOIN cell.slots s ON s.slot = o.slot WHERE s.role = 'owner' AND o.state <> 'PAID')`).Scan(&waiting, &unpaid)
 		if err != nil {
 			return err
 		}

@@ -12,7 +12,8 @@ import (
 )
 
 // writes counts, by table of unit data, the rows and how often they were written:
-// a row's rev is 1 when it is made and one more with each change.
+// a row's rev is 1 when it is made and one more with each change. Standby copies
+// are their owner's writes.
 type writes map[string][2]float64
 
 func countWrites(ctx context.Context, dbs []*pgx.Conn) (writes, error) {
@@ -28,7 +29,7 @@ func countWrites(ctx context.Context, dbs []*pgx.Conn) (writes, error) {
 		}
 		for _, t := range tables {
 			var n, revs float64
-			if err := db.QueryRow(ctx, "SELECT count(*)::float8, coalesce(sum(rev), 0)::float8 FROM "+t).Scan(&n, &revs); err != nil {
+			if err := db.QueryRow(ctx, "SELECT count(*)::float8, coalesce(sum(u.rev), 0)::float8 FROM "+t+" u JOIN cell.slots s ON s.slot = u.slot WHERE s.role = 'owner'").Scan(&n, &revs); err != nil {
 				return nil, err
 			}
 			out[t] = [2]float64{out[t][0] + n, out[t][1] + revs}

@@ -252,12 +252,15 @@ func (r *run) journal(ctx context.Context) (ledger, error) {
 }
 
 // issued are the IDs that a cell's database has, by kind: where they were made.
+// What it only keeps a copy of was issued elsewhere.
 var issued = map[string]string{
-	idgenapi.User:     "SELECT id FROM users.users",
-	idgenapi.Order:    "SELECT id FROM orders.orders",
-	idgenapi.Hold:     "SELECT hold_id FROM orders.holds",
-	idgenapi.Transfer: "SELECT id FROM cell.transfers",
+	idgenapi.User:     "SELECT u.id FROM users.users u" + owned,
+	idgenapi.Order:    "SELECT u.id FROM orders.orders u" + owned,
+	idgenapi.Hold:     "SELECT u.hold_id FROM orders.holds u" + owned,
+	idgenapi.Transfer: "SELECT u.id FROM cell.transfers u" + owned,
 }
+
+const owned = " JOIN cell.slots s ON s.slot = u.slot WHERE s.role = 'owner'"
 
 // noneTwice reads all IDs back from the cells' databases: no sequence of a kind is
 // there twice, whatever its slot, and each was leased.
