@@ -67,8 +67,10 @@ func (s *server) local(o web.Options) http.Handler {
 
 // peer is what other zones' agents may ask.
 func (s *server) peer(o web.Options) http.Handler {
+	o.MaxBody, o.Timeout = 1<<20, 30*time.Second // a list of all slots
 	e := web.New(o)
 	e.GET("/route", s.handleRoute)
+	e.POST("/incoming", s.handleIncoming, s.requireOperator) // control brings the key
 	return e
 }
 
@@ -177,6 +179,37 @@ func (s *server) handleControl(c echo.Context) error {
 	return nil
 }
 
+// handleIncoming takes a cell as the incoming one of slots that this cell owns.
+func (s *server) handleIncoming(c echo.Context) error {
+	db, err := s.database()
+	if err != nil {
+		return err
+	}
+	var in agentapi.Incoming
+	if err := web.Bind(c, &in); err != nil {
+		return err
+	}
+	if t, _ := s.keeper.held(); in.Target != "" && t != nil {
+		if _, ok := t.Cell(in.Target); !ok {
+			return errs.Field("target", "there is no cell %q", in.Target)
+		}
+	}
+	slots := make([]int32, len(in.Slots))
+	for i, n := range in.Slots {
+		slots[i] = int32(n)
+	}
+	changed, err := db.setIncoming(c.Request().Context(), slots, in.Target)
+	if err != nil {
+		return err
+	}
+	out, err := db.here(c.Request().Context())
+	out.Changed = changed
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
 // processes lists who holds which table, the agent itself first.
 func (s *server) processes() []agentapi.Process {
 	out := []agentapi.Process{{Process: s.name, Version: max(0, s.keeper.holder.Version())}}
@@ -200,8 +233,9 @@ func (s *server) report() controlapi.ZoneAcks {
 	return z
 }
 
-// gather is how long a report waits for more: after a push all processes speak up.
-const gather = 10 * time.Millisecond
+// gather is how long a report waits for more: after a push all processes speak up,
+// and control is only asked whether all have.
+const gather = 100 * time.Millisecond
 
 // tellControl reports at each change and each 5 s; what control doesn't hear it
 // hears with the next report.
@@ -217,7 +251,7 @@ func (s *server) tellControl(ctx context.Context, report func(context.Context, c
 		select {
 		case <-ctx.Done():
 		case <-s.keeper.acks.Changed():
-			pause(ctx, gather)
+			s.keeper.acks.Gather(ctx, gather)
 		case <-time.After(askEach):
 		}
 	}

@@ -96,6 +96,13 @@ func TestTableReachesDatabaseSnapshotAndPush(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	next := table(t, 5, "c2", 2)
+	count := b.k.publish
+	b.k.publish = func(signed []byte) {
+		if s := route.ReadSnapshot(b.k.dir, b.k.key); s.Table != nil || b.k.holder.Version() != 5 {
+			t.Errorf("at the push %d is held and the disk has %+v: nobody should wait for the disk", b.k.holder.Version(), s.Table)
+		}
+		count(signed)
+	}
 	b.k.take(next, routing.Sign(b.priv, next).Bytes(), "control")
 	if err := b.k.ready(); !errors.Is(err, errNotApplied) {
 		t.Errorf("ready before the database has it = %v", err)
@@ -138,11 +145,17 @@ func TestApplySendsWhatDiffers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	spec.Version, spec.Slots[9].Standby = 4, "c2"
+	four, err := routing.Build(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, x := range map[string]struct {
 		before, next *routing.Table
 		want         int
 	}{
 		"all": {nil, one, routing.Slots + 2}, "one slot": {one, two, 1}, "a new private slot": {two, three, 1}, "nothing": {one, one, 0},
+		"a standby": {three, four, 1},
 	} {
 		if got := len(differing(x.before, x.next).slots); got != x.want {
 			t.Errorf("%s: %d rows, want %d", name, got, x.want)

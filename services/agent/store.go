@@ -2,12 +2,14 @@ package agent
 
 import (
 	"context"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/routing"
+	"example.com/cellmart/services/agent/agentapi"
 )
 
 // store is the cell's database as the agent's role sees it. In the global zone
@@ -68,6 +70,38 @@ func (s store) apply(ctx context.Context, before, t *routing.Table, signed []byt
 			t.Version(), signed, r.slots, r.owners, r.standbys, r.epochs).Scan(&changed)
 	})
 	return changed, pg.Error(err)
+}
+
+// incomingAtOnce is how many slots change their incoming cell in one transaction:
+// all of them are locked to writers until it ends.
+const incomingAtOnce = 64
+
+// setIncoming has cells brought to slots of this cell beside their standbys, or
+// lets go of them (""). What was done before an error stays done.
+func (s store) setIncoming(ctx context.Context, slots []int32, target string) (changed int, err error) {
+	for part := range slices.Chunk(slots, incomingAtOnce) {
+		var n int
+		err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '1s'"); err != nil { // writers queue behind who waits
+				return err
+			}
+			return tx.QueryRow(ctx, "SELECT cell.set_incoming($1, $2)", part, target).Scan(&n)
+		})
+		if err != nil {
+			return changed, pg.Error(err)
+		}
+		changed += n
+	}
+	return changed, nil
+}
+
+// here is the database's incarnation as its changes name it, its end of WAL (all
+// that was committed lies before it), and the version of the table it has.
+func (s store) here(ctx context.Context) (out agentapi.Here, err error) {
+	err = s.pool.QueryRow(ctx, `SELECT i.incarnation::text || '.' || ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::int,
+			pg_current_wal_insert_lsn()::text, coalesce((SELECT version FROM cell.route), 0)
+		FROM cell.identity i`).Scan(&out.Incarnation, &out.LSN, &out.AppliedRoute)
+	return out, pg.Error(err)
 }
 
 // slotRows are rows of a table as arrays, for SQL.

@@ -9,8 +9,7 @@ import (
 )
 
 // firstTable makes version 1: slots in exact shares by weight, every slot at
-// epoch 1, voters control and all cells. No slot has a standby yet, because no
-// cell keeps copies.
+// epoch 1, each with a standby in another cell, voters control and all cells.
 func firstTable(req controlapi.InitRequest) (*routing.Table, error) {
 	spec := routing.Spec{Version: 1, Slots: make([]routing.Assignment, routing.Slots), Voters: []string{routing.Global}}
 	shares := make([]routing.Share, 0, len(req.Cells))
@@ -33,6 +32,7 @@ func firstTable(req controlapi.InitRequest) (*routing.Table, error) {
 	for i, owner := range plan.Owners {
 		spec.Slots[i] = routing.Assignment{Owner: owner, Epoch: 1}
 	}
+	spread(&spec)
 	t, err := routing.Build(spec)
 	if err != nil {
 		return nil, errs.Field("cells", "%v", err)

@@ -41,7 +41,7 @@ func TestFirstTable(t *testing.T) {
 			t.Errorf("%s: ordinal %d, %d slots", c.Name, c.Ordinal, n)
 		}
 		s, _ := table.CellSlot(c.Name)
-		if a, ok := table.Slot(s); !ok || a != (routing.Assignment{Owner: c.Name, Epoch: 1}) {
+		if a, ok := table.Slot(s); !ok || a != (routing.Assignment{Owner: c.Name, Standby: table.Cells()[(i+1)%4].Name, Epoch: 1}) {
 			t.Errorf("cell slot of %s: %v, %v", c.Name, a, ok)
 		}
 		if _, ok := table.Key(c.Name, routing.KeyID(bytes.Repeat([]byte{byte(i + 1)}, 32))); !ok {
@@ -76,8 +76,8 @@ func TestNextTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for s, want := range map[routing.Slot]routing.Assignment{
-		3999: {Owner: "c1", Epoch: 1}, 4000: {Owner: "c2", Epoch: 2}, 4095: {Owner: "c2", Epoch: 2},
-		4096: {Owner: "c2", Epoch: 1}, 4200: {Owner: "c2", Epoch: 1},
+		3999: {Owner: "c1", Standby: "c4", Epoch: 1}, 4000: {Owner: "c2", Standby: "c4", Epoch: 2}, 4095: {Owner: "c2", Standby: "c4", Epoch: 2},
+		4096: {Owner: "c2", Standby: "c3", Epoch: 1}, 4200: {Owner: "c2", Standby: "c3", Epoch: 1},
 	} {
 		if a, _ := next.Slot(s); a != want {
 			t.Errorf("slot %d: %v, want %v", s, a, want)
