@@ -480,3 +480,47 @@ func TestRequestsAreCountedOnce(t *testing.T) {
 		t.Errorf("the series says %v, want 2", n)
 	}
 }
+
+// A table with the same cells changes no stream: NATS would write each one's
+// configuration to the disk, at the moment at which all take the table. (That
+// every new cell gets one is in the consumer's test.)
+func TestStreamsAreMadeForNewCellsOnly(t *testing.T) {
+	t.Parallel()
+	c1, _ := newCells(t)
+	s := c1.spy(t)
+	asked, err := s.nc.SubscribeSync("$JS.API.STREAM.UPDATE.*")
+	if err := errors.Join(err, s.nc.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	start(t, c1.dispatcher().Run)
+	s.stream(t, "c2")
+	updates := func() (c1, c2 int) {
+		for {
+			m, err := asked.NextMsg(time.Millisecond)
+			switch {
+			case err != nil:
+				return c1, c2
+			case strings.HasSuffix(m.Subject, "."+bus.Stream("c1")):
+				c1++
+			default:
+				c2++
+			}
+		}
+	}
+	waitFor(t, 10*time.Second, "both streams are asked for", func() error {
+		if a, b := updates(); a+b > 0 {
+			return errors.New("still asking")
+		}
+		return nil
+	})
+	for v := range int64(20) {
+		c1.table.Store(tableOf(t, v+2, nil))
+		c1.send(t, 1, half, fmt.Sprint("v", v)) // the dispatcher runs meanwhile
+		s.has(t, 10*time.Second, "c2", fmt.Sprint("do.it:v", v))
+	}
+	looks := 1 + int(time.Since(begun)/(10*time.Second)) // and the one each 10 s
+	if a, b := updates(); a > looks || b > looks {
+		t.Errorf("20 tables with the same cells bring streams up %d and %d times, want at most %d", a, b, looks)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -296,34 +297,47 @@ func (d *Dispatcher) send(n note, owner string) (jetstream.PubAckFuture, error) 
 		jetstream.WithMsgID(id), jetstream.WithRetryAttempts(0))
 }
 
-// keepStreams makes the streams: at the start, when the table or the connection
-// changes, when a publish finds none, and when a look every 10 s does.
+// keepStreams makes the streams: at the start, when the table's cells or the
+// connection change, when a publish finds none, and when a look every 10 s does.
+// A table with the same cells is no reason: NATS writes each stream's
+// configuration to the disk anew, in the moment in which all take the table.
 func (d *Dispatcher) keepStreams(ctx context.Context) {
 	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
 	var said string
+	var made *routing.Table
+	due := true
 	for ctx.Err() == nil {
 		changed := d.o.Table.Changed()
 		again := (<-chan time.Time)(nil)
-		if err := d.ensure(ctx); err != nil && ctx.Err() == nil {
-			if err.Error() != said {
-				said = err.Error()
-				d.o.Log.Warn("streams", "error", err)
+		if t := d.o.Table.Load(); due || !sameCells(made, t) {
+			made = t
+			if err := d.ensure(ctx, t); err != nil && ctx.Err() == nil {
+				if err.Error() != said {
+					said = err.Error()
+					d.o.Log.Warn("streams", "error", err)
+				}
+				made, again = nil, time.After(500*time.Millisecond)
 			}
-			again = time.After(500 * time.Millisecond)
 		}
+		due = true
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
 		case <-again:
 		case <-changed:
+			due = false
 		case <-d.heal:
 		}
 	}
 }
 
-func (d *Dispatcher) ensure(ctx context.Context) error {
-	table := d.o.Table.Load()
+func sameCells(a, b *routing.Table) bool {
+	return a != nil && b != nil &&
+		slices.EqualFunc(a.Cells(), b.Cells(), func(x, y routing.Cell) bool { return x.Name == y.Name })
+}
+
+func (d *Dispatcher) ensure(ctx context.Context, table *routing.Table) error {
 	if table == nil || !d.nc.IsConnected() {
 		return nil // a change of either comes back here
 	}
