@@ -64,8 +64,10 @@ func (k *keeper) load(ctx context.Context) {
 	}
 }
 
-// take checks a signed table and holds it if it is newer; it is written to disk
-// before anyone is told.
+// take holds a signed table if it is newer, tells everyone, and then writes it to
+// disk. Nobody waits for the disk: an agent that is killed in between starts with
+// the table before, which is no worse than one that was never told, and gets this
+// one from Redis, the database, control or a peer.
 func (k *keeper) take(t *routing.Table, signed []byte, from string) {
 	if t.Version() <= k.holder.Version() {
 		if t.Version() < k.holder.Version() {
@@ -73,13 +75,14 @@ func (k *keeper) take(t *routing.Table, signed []byte, from string) {
 		}
 		return
 	}
+	if !k.hold(t, signed) {
+		return
+	}
+	k.stats.Took(from)
+	k.log.Info("route table", "version", t.Version(), "source", from)
+	k.publish(signed)
 	if err := route.WriteSnapshot(k.dir, signed); err != nil {
 		k.log.Error("snapshot not written", "error", err)
-	}
-	if k.hold(t, signed) {
-		k.stats.Took(from)
-		k.log.Info("route table", "version", t.Version(), "source", from)
-		k.publish(signed)
 	}
 }
 

@@ -2,6 +2,7 @@ package route
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -149,6 +150,20 @@ func (a *Acks) Behind() bool {
 		}
 	}
 	return false
+}
+
+// Gather waits after a change for what will change next: until all who were lately
+// heard of hold the agent's table, but no longer than limit.
+func (a *Acks) Gather(ctx context.Context, limit time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for a.Behind() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.changed:
+		}
+	}
 }
 
 // List gives all known processes by name.

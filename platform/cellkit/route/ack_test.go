@@ -73,6 +73,54 @@ func TestAcks(t *testing.T) {
 	})
 }
 
+// TestGather: a report waits until the last process has the table, and not longer
+// than the limit for one that never will.
+func TestGather(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := route.NewAcks()
+		has := func(process string, version int64) {
+			if err := a.Note(route.Ack{Process: process, Version: version}); err != nil {
+				t.Error(err)
+			}
+		}
+		gather := func() time.Duration {
+			begun := time.Now()
+			<-a.Changed()
+			a.Gather(t.Context(), 100*time.Millisecond)
+			return time.Since(begun)
+		}
+		has("order", 1)
+		has("user", 1)
+		if took := gather(); took != 0 {
+			t.Errorf("nobody is behind, and it takes %s", took)
+		}
+		go func() {
+			a.Hold(2)
+			time.Sleep(20 * time.Millisecond)
+			has("order", 2)
+			time.Sleep(30 * time.Millisecond)
+			has("user", 2)
+		}()
+		if took := gather(); took != 50*time.Millisecond || a.Behind() {
+			t.Errorf("the last word comes after 50 ms, and it takes %s (behind: %v)", took, a.Behind())
+		}
+		go func() {
+			a.Hold(3)
+			has("order", 3)
+		}()
+		if took := gather(); took != 100*time.Millisecond {
+			t.Errorf("one is behind for ever, and it takes %s", took)
+		}
+		go func() {
+			time.Sleep(time.Second)
+			has("user", 3)
+		}()
+		if took := gather(); took != time.Second {
+			t.Errorf("a straggler's word after a second is reported after %s", took)
+		}
+	})
+}
+
 func TestAcksRefuseNonsense(t *testing.T) {
 	t.Parallel()
 	a := route.NewAcks()

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"errors"
@@ -108,21 +109,23 @@ func (c *Cache) Sync(ctx context.Context, key ed25519.PublicKey, mine *routing.T
 		if err != nil && !errors.Is(err, routing.ErrTable) {
 			return err
 		}
-		best, bytes := mine, signed
-		if t, err := routing.Open(key, stored); err == nil && (signed == nil || t.Version() >= mine.Version()) {
-			best, bytes = t, stored
-			if signed == nil || t.Version() > mine.Version() {
-				newer, newerSigned = t, stored
+		best, body := mine, signed
+		if signed != nil && claimed(stored) <= mine.Version() { // not newer, whoever signed it
+			if said == mine.Version() && bytes.Equal(stored, signed) {
+				return nil
 			}
+		} else if t, err := routing.Open(key, stored); err == nil {
+			best, body = t, stored
+			newer, newerSigned = t, stored
 			if said == t.Version() {
 				return nil
 			}
 		}
-		if bytes == nil {
+		if body == nil {
 			return nil // nothing there and nothing to write
 		}
 		_, err = tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
-			p.Set(ctx, keyTable, bytes, 0)
+			p.Set(ctx, keyTable, body, 0)
 			p.Set(ctx, keyVersion, best.Version(), 0)
 			return nil
 		})

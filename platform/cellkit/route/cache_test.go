@@ -95,6 +95,10 @@ func TestCacheGoesForwardOnly(t *testing.T) {
 		{"a version that lies", func() { set(five, "99") }, 5, 0, 5, 5},
 		{"a version that is none", func() { set(five, "x") }, 5, 0, 5, 5},
 		{"a table cut short", func() { set(five[:len(five)/2], "5") }, 5, 0, 5, 5},
+		{"an older one that nobody signed", func() { set(signed(t, key(2), 4), "4") }, 5, 0, 5, 5},
+		{"the same version, signed by another", func() { set(signed(t, key(2), 5), "5") }, 5, 0, 5, 5},
+		{"an older one that calls itself newer", func() { set(signed(t, key(1), 4), "6") }, 5, 0, 5, 5},
+		{"nonsense", func() { set([]byte("x"), "5") }, 5, 0, 5, 5},
 		{"a newer one that nobody signed", func() { set(signed(t, key(2), 9), "9") }, 5, 0, 5, 5},
 		{"a newer one whose version is lost", func() { set(signed(t, key(1), 7), "") }, 5, 7, 7, 7},
 	} {
