@@ -172,7 +172,7 @@ func (x *index) apply(ctx context.Context, zone string, changes []cdc.Change, p 
 		}
 		for _, row := range c.Rows {
 			o := origin{Zone: zone, Incarnation: c.Incarnation, LSN: uint64(c.LSN)}
-			ch, ok := parse(row.Table, row.Values, row.Op == cdc.Delete, o)
+			ch, ok := parse(row.Table, sent(row), row.Op == cdc.Delete, o)
 			if !ok {
 				continue
 			}
@@ -333,4 +333,18 @@ func (x *index) entity(key string) (*entity, error) {
 		return nil, fmt.Errorf("document %s: %w", key, err)
 	}
 	return e, nil
+}
+
+// sent gives a row's values by column, without those that an update left alone.
+func sent(r cdc.Row) map[string]*string {
+	out := make(map[string]*string, len(r.Columns))
+	for i, name := range r.Columns {
+		switch v := r.Values[i]; v.State {
+		case cdc.Sent:
+			out[name] = &v.Text
+		case cdc.Null:
+			out[name] = nil
+		}
+	}
+	return out
 }

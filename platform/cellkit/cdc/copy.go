@@ -198,14 +198,13 @@ func (c *copyRun) table(ctx context.Context, tx pgx.Tx, table string, columns []
 		return err
 	}
 	for rows.Next() {
-		row := Row{Table: table, Op: Insert, Values: make(map[string]*string, len(names))}
+		row := Row{Table: table, Op: Insert, Columns: names, Values: make([]Value, len(names))}
 		for i, v := range rows.RawValues() {
 			if v == nil {
-				row.Values[names[i]] = nil
+				row.Values[i].State = Null
 				continue
 			}
-			text := string(v)
-			row.Values[names[i]] = &text
+			row.Values[i].Text = string(v)
 		}
 		batch = append(batch, row)
 		if size += row.size(); size >= chunkBytes {

@@ -12,9 +12,11 @@ import (
 // relation is a table as the WAL's reader was told, and what of it is taken.
 type relation struct {
 	table   string
-	columns []string
-	key     []bool
-	take    []bool // nil = the sink doesn't want the table
+	wanted  bool
+	columns []string // those that are taken
+	keys    []string // of them, the key
+	place   []int    // in the tuple, of each of columns
+	inKey   []bool   // of each of columns
 }
 
 // decoder makes messages of pgoutput's. It holds at most one chunk of rows.
@@ -59,7 +61,7 @@ func (d *decoder) decode(data []byte, emit func(m Message, end LSN) error) error
 		return d.change(m.RelationID, m.OldTuple, nil, Delete, emit)
 	case *pglogrepl.TruncateMessage:
 		for _, id := range m.RelationIDs {
-			if r := d.relations[id]; r.take != nil {
+			if r := d.relations[id]; r.wanted {
 				d.resync = r.table + " was truncated"
 			}
 		}
@@ -75,13 +77,16 @@ func (d *decoder) decode(data []byte, emit func(m Message, end LSN) error) error
 
 func (d *decoder) relation(m *pglogrepl.RelationMessage) relation {
 	r := relation{table: m.Namespace + "." + m.RelationName}
-	wanted, ok := d.tables[r.table]
-	for _, c := range m.Columns {
+	list, ok := d.tables[r.table]
+	r.wanted = ok
+	for i, c := range m.Columns {
 		key := c.Flags&1 == 1
-		r.columns = append(r.columns, c.Name)
-		r.key = append(r.key, key)
-		if ok {
-			r.take = append(r.take, key || len(wanted) == 0 || slices.Contains(wanted, c.Name))
+		if !ok || !key && len(list) > 0 && !slices.Contains(list, c.Name) {
+			continue
+		}
+		r.columns, r.place, r.inKey = append(r.columns, c.Name), append(r.place, i), append(r.inKey, key)
+		if key {
+			r.keys = append(r.keys, c.Name)
 		}
 	}
 	return r
@@ -92,18 +97,18 @@ func (d *decoder) change(id uint32, old, tuple *pglogrepl.TupleData, op Op, emit
 	if !ok || !d.open {
 		return errors.New("pgoutput sent a row before its table or transaction")
 	}
-	if r.take == nil || d.foreign {
+	if !r.wanted || d.foreign {
 		return nil
 	}
 	// With the default identity the old tuple is there only when the key has changed.
 	if old != nil {
-		d.add(Row{Table: r.table, Op: Delete, Values: r.values(old, true)})
+		d.add(Row{Table: r.table, Op: Delete, Columns: r.keys, Values: r.values(old, true)})
 		if op == Update {
 			op = Insert
 		}
 	}
 	if tuple != nil {
-		d.add(Row{Table: r.table, Op: op, Values: r.values(tuple, false)})
+		d.add(Row{Table: r.table, Op: op, Columns: r.columns, Values: r.values(tuple, false)})
 	}
 	if d.size < chunkBytes {
 		return nil
@@ -120,20 +125,23 @@ func (d *decoder) add(r Row) {
 }
 
 // values reads a tuple; keyOnly when the rest of it has no values.
-func (r relation) values(t *pglogrepl.TupleData, keyOnly bool) map[string]*string {
-	out := make(map[string]*string, len(r.columns))
-	for i, c := range t.Columns {
-		if i >= len(r.take) || !r.take[i] || keyOnly && !r.key[i] {
+func (r relation) values(t *pglogrepl.TupleData, keyOnly bool) []Value {
+	out := make([]Value, 0, len(r.columns))
+	for i, n := range r.place {
+		if keyOnly && !r.inKey[i] {
 			continue
 		}
-		switch c.DataType {
-		case pglogrepl.TupleDataTypeNull:
-			out[r.columns[i]] = nil
-		case pglogrepl.TupleDataTypeToast: // unchanged and large: not sent
-		default:
-			text := string(c.Data)
-			out[r.columns[i]] = &text
+		v := Value{State: Null}
+		if n < len(t.Columns) {
+			switch c := t.Columns[n]; c.DataType {
+			case pglogrepl.TupleDataTypeNull:
+			case pglogrepl.TupleDataTypeToast:
+				v.State = Same
+			default:
+				v = Value{Text: string(c.Data)}
+			}
 		}
+		out = append(out, v)
 	}
 	return out
 }

@@ -243,14 +243,23 @@ func (b *batch) begun(wait time.Duration) bool {
 
 func (b *batch) left() time.Duration { return time.Until(b.until) }
 
-// take adds a message to the batch, and says how long it may wait.
+// take adds a bundle to the batch, and says how long it may wait.
 func (f *Follower) take(b *batch, msg jetstream.Msg) time.Duration {
 	b.msgs = append(b.msgs, msg)
 	b.size += len(msg.Data())
-	var m Message
-	if err := json.Unmarshal(msg.Data(), &m); err != nil {
-		m = Message{Kind: "malformed", Incarnation: b.pos.Incarnation}
+	ms, err := Decode(msg.Data())
+	if err != nil {
+		ms = []Message{{Kind: "malformed", Incarnation: b.pos.Incarnation}}
 	}
+	wait := f.o.times.hold
+	for _, m := range ms {
+		wait = min(wait, f.step(b, m))
+	}
+	return wait
+}
+
+// step adds one message of the chain to the batch.
+func (f *Follower) step(b *batch, m Message) time.Duration {
 	next, v, why := advance(b.pos, m)
 	switch v {
 	case skip: // nothing to store: it must only not take the room of what is new, in a stream that is full

@@ -184,7 +184,7 @@ func (w *world) row(c cdc.Change, r cdc.Row) {
 		return
 	}
 	next := thing{Name: r.Text("name"), Note: have.Note, copy: c.Copy, lsn: c.LSN}
-	if _, sent := r.Values["note"]; sent { // else it's large, and unchanged
+	if v, _ := r.Value("note"); v.State != cdc.Same { // else it's large, and unchanged
 		next.Note = r.Text("note")
 	}
 	w.things[key] = next

@@ -2,6 +2,7 @@ package cdc
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -38,24 +39,26 @@ const (
 	KindEnd    Kind = "end"    // the copy is whole
 )
 
-// Message is what a stream carries.
+// Message is one step of a stream's chain. The stream carries bundles of them
+// (Encode).
 type Message struct {
-	Kind        Kind   `json:"kind"`
-	Zone        string `json:"zone"`
-	Incarnation string `json:"incarnation"` // of the database; positions of two can't be compared
+	Kind        Kind
+	Zone        string
+	Incarnation string // of the database; positions of two can't be compared
 	// LSN is the transaction's end; of a chunk that isn't the last, its commit
 	// record; of a copy's rows, the place that they were read at.
-	LSN  LSN `json:"lsn"`
-	Prev LSN `json:"prev"` // the position before, on this stream
+	LSN  LSN
+	Prev LSN // the position before, on this stream
 	// Commit is the commit record's place, the same in each chunk of a transaction.
-	Commit LSN       `json:"commit,omitempty"`
-	Chunk  int       `json:"chunk,omitempty"`  // from 1
-	Chunks int       `json:"chunks,omitempty"` // how many; 0 before the last
-	At     time.Time `json:"at"`               // of the commit, by the database's clock
-	Copy   string    `json:"copy,omitempty"`   // which copy, with its attempt
-	N      int       `json:"n,omitempty"`      // of the copy's messages, from 1
-	Reason string    `json:"reason,omitempty"`
-	Rows   []Row     `json:"rows,omitempty"`
+	Commit LSN
+	Chunk  int       // from 1
+	Chunks int       // how many; 0 before the last
+	At     time.Time // of the commit, by the database's clock
+	Copy   string    // which copy, with its attempt
+	N      int       // of the copy's messages, from 1
+	Slots  []int32   // what a copy is of; nil = all that the sink takes
+	Reason string
+	Rows   []Row
 }
 
 // Op is what happened to a row.
@@ -68,31 +71,51 @@ const (
 	Delete Op = "D"
 )
 
-// Row is a changed row. Values are in the database's text form, nil is NULL. Of
-// an update, large values that it left alone are missing. Of a delete there is
-// the key only.
+// Row is a changed row. Columns and Values have the same length; Columns is shared
+// by the rows of a table, so don't change it. Of a delete there is the key only.
 type Row struct {
-	Table  string             `json:"t"`
-	Op     Op                 `json:"op"`
-	Values map[string]*string `json:"v"`
+	Table   string
+	Op      Op
+	Columns []string
+	Values  []Value
+}
+
+// Value is one column's value, in the database's text form.
+type Value struct {
+	Text  string // "" unless it was sent
+	State ValueState
+}
+
+// ValueState says what is known of a value.
+type ValueState byte
+
+// The states of a value.
+const (
+	Sent ValueState = iota
+	Null
+	Same // large, and left alone by the update: not sent
+)
+
+// Value gives a column's value; false = the row hasn't that column.
+func (r Row) Value(column string) (Value, bool) {
+	i := slices.Index(r.Columns, column)
+	if i < 0 || i >= len(r.Values) {
+		return Value{}, false
+	}
+	return r.Values[i], true
 }
 
 // Text gives a value, "" when it is NULL or missing.
 func (r Row) Text(column string) string {
-	if v := r.Values[column]; v != nil {
-		return *v
-	}
-	return ""
+	v, _ := r.Value(column)
+	return v.Text
 }
 
 // size is about what the row takes in a message.
 func (r Row) size() int {
-	n := 24 + len(r.Table)
-	for k, v := range r.Values {
-		n += len(k) + 8
-		if v != nil {
-			n += len(*v)
-		}
+	n := 8
+	for _, v := range r.Values {
+		n += 2 + len(v.Text)
 	}
 	return n
 }
@@ -108,6 +131,7 @@ func askSubject(sink string) string { return "cdc.copy." + sink }
 
 // ask is the body of such a question. The same id asks for the same copy.
 type ask struct {
-	ID     string `json:"id"`
-	Reason string `json:"reason"`
+	ID     string  `json:"id"`
+	Reason string  `json:"reason"`
+	Slots  []int32 `json:"slots,omitempty"` // nil = all that the sink takes
 }

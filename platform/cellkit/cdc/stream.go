@@ -2,7 +2,6 @@ package cdc
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -101,10 +100,7 @@ func (o *outlet) try(m Message, advance LSN) error {
 	if m.LSN == 0 {
 		m.LSN = o.pos
 	}
-	data, err := json.Marshal(m)
-	if err != nil {
-		return err
-	}
+	data := Encode(nil, []Message{m})
 	ack, err := o.js.PublishMsgAsync(&nats.Msg{Subject: o.subject, Data: data},
 		jetstream.WithExpectLastSequence(o.seq), jetstream.WithRetryAttempts(0))
 	if err != nil {
