@@ -83,11 +83,17 @@ func untilSeen(ctx context.Context, n int, write func(context.Context, int) (fun
 	}
 }
 
-func searchableRows(products, orders, base []time.Duration) []row {
-	ms := func(all []time.Duration, p float64) float64 {
-		s := slices.Sorted(slices.Values(all))
-		return float64(s[min(len(s)-1, int(p*float64(len(s))))]) / float64(time.Millisecond)
+// percentile is in milliseconds, 0 of none.
+func percentile(all []time.Duration, p float64) float64 {
+	if len(all) == 0 {
+		return 0
 	}
+	s := slices.Sorted(slices.Values(all))
+	return float64(s[min(len(s)-1, int(p*float64(len(s))))]) / float64(time.Millisecond)
+}
+
+func searchableRows(products, orders, base []time.Duration) []row {
+	ms := percentile
 	ours := slices.Concat(products, orders)
 	note := fmt.Sprintf("from the answer of a write to the first answer that finds it, a look each %s after the last one: %d products (catalog to search, p50 %.1f ms, "+
 		"p99 %.1f ms) and %d orders (buyer's cell to search, p50 %.1f ms, p99 %.1f ms), by HTTP through a gateway; baseline: a row of c1's Postgres seen in c2's by "+

@@ -128,8 +128,10 @@ func (p *person) finds(ctx context.Context, number string) error {
 }
 
 // eventually repeats f until it has no error, for at most 20 s.
-func eventually(ctx context.Context, f func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+func eventually(ctx context.Context, f func() error) error { return within(ctx, 20*time.Second, f) }
+
+func within(ctx context.Context, limit time.Duration, f func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
 		err := f()
