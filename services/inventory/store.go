@@ -158,7 +158,7 @@ type due struct {
 
 func (s store) dueHolds(ctx context.Context, limit int) ([]due, error) {
 	rows, err := s.pool.Query(ctx, `SELECT h.slot, c.epoch, h.id, h.order_id FROM inventory.holds h
-		JOIN cell.slots c ON c.slot = h.slot AND c.role = 'owner' AND c.state = 'active'
+		JOIN cell.owned c ON c.slot = h.slot AND c.active
 		WHERE h.state = 'HELD' AND h.expires_at < now() ORDER BY h.expires_at LIMIT $1`, limit)
 	if err != nil {
 		return nil, err

@@ -356,8 +356,12 @@ func TestExpireStaysInItsSlots(t *testing.T) {
 	r := reserve(1, 1)
 	r.TTL = time.Microsecond
 	f.want("stock.reserve", r, "stock.reserved")
-	f.db.Disown(t, sellerSlot, sellerSlot, "c2")
+	f.db.StandBy(t, sellerSlot, sellerSlot, "c2")
 	if n, err := f.expire(context.Background()); n != 0 || err != nil {
-		t.Errorf("expire = %d, %v, want none", n, err)
+		t.Errorf("expire at a standby = %d, %v, want none", n, err)
+	}
+	f.db.Own(t, sellerSlot, sellerSlot)
+	if n, err := f.expire(context.Background()); n != 1 || err != nil {
+		t.Errorf("expire at the owner = %d, %v, want one", n, err)
 	}
 }

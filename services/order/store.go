@@ -215,7 +215,7 @@ type overdue struct {
 
 func (s store) overdue(ctx context.Context, limit int) ([]overdue, error) {
 	rows, err := s.pool.Query(ctx, `SELECT o.slot, c.epoch, o.id FROM orders.orders o
-		JOIN cell.slots c ON c.slot = o.slot AND c.role = 'owner' AND c.state = 'active'
+		JOIN cell.owned c ON c.slot = o.slot AND c.active
 		WHERE o.state = 'PENDING' AND o.deadline < now() ORDER BY o.deadline LIMIT $1`, limit)
 	if err != nil {
 		return nil, err

@@ -78,7 +78,7 @@ func (s *store) lookup(ctx context.Context, cellSlot routing.Slot, mac []byte) (
 	err = s.read(ctx, cellSlot, func(tx pgx.Tx) error {
 		return notFound(tx.QueryRow(ctx, `SELECT user_id FROM users.claim_copies WHERE slot = $1 AND phone_mac = $2
 			UNION ALL
-			SELECT u.id FROM users.users u JOIN cell.slots s ON s.slot = u.slot AND s.role = 'owner'
+			SELECT u.id FROM users.users u JOIN cell.owned s ON s.slot = u.slot
 			WHERE u.phone_mac = $2 AND u.closed_at IS NULL LIMIT 1`, cellSlot, mac).Scan(&user))
 	})
 	return user, err

@@ -146,7 +146,7 @@ type openClaim struct {
 // asked about.
 func (s *store) unasked(ctx context.Context, ageSeconds float64, limit int) ([]openClaim, error) {
 	rows, err := s.pool.Query(ctx, `SELECT c.slot, s.epoch, c.phone_mac FROM users.claims c
-		JOIN cell.slots s ON s.slot = c.slot AND s.role = 'owner' AND s.state = 'active'
+		JOIN cell.owned s ON s.slot = c.slot AND s.active
 		WHERE c.state = 'PENDING' AND c.asked_at IS NULL AND c.created_at < now() - make_interval(secs => $1)
 		ORDER BY c.created_at LIMIT $2`, ageSeconds, limit)
 	if err != nil {

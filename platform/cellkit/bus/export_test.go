@@ -1,6 +1,13 @@
 package bus
 
-import "time"
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/cellmart/platform/routing"
+)
 
 // FailAt sets a failpoint: f is called with each step's name, and its error
 // breaks the work off there.
@@ -18,6 +25,19 @@ func (c *Consumer) Hurry(ackWait, silent, nakFirst, nakLast time.Duration) {
 
 // ClaimSQL is how due notes are taken.
 const ClaimSQL = claimSQL
+
+// Look counts what waits, and claims what is due, of each slot.
+func Look(ctx context.Context, pool *pgxpool.Pool, limit int) (waiting int, from []routing.Slot, err error) {
+	r := relay{pool}
+	if waiting, _, _, err = r.state(ctx); err != nil {
+		return 0, nil, err
+	}
+	notes, err := r.claim(ctx, limit)
+	for _, n := range notes {
+		from = append(from, n.From)
+	}
+	return waiting, from, err
+}
 
 // MaxTries is how often a message may fail.
 const MaxTries = maxTries

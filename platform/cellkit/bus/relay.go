@@ -28,12 +28,12 @@ type relay struct{ pool *pgxpool.Pool }
 // statistics yet.
 const claimSQL = `WITH due AS (
 		SELECT r.slot, r.id FROM cell.relay r
-		WHERE r.due <= statement_timestamp() AND (SELECT s.role = 'owner' AND s.state = 'active' FROM cell.slots s WHERE s.slot = r.slot)
+		WHERE r.due <= statement_timestamp() AND (SELECT o.active FROM cell.owned o WHERE o.slot = r.slot)
 			AND (SELECT cell.lease_left_ms() > 0)
 		ORDER BY r.due LIMIT $1 FOR UPDATE OF r SKIP LOCKED),
 	jumped AS (
 		SELECT r.slot, r.id FROM cell.relay r
-		WHERE r.due > statement_timestamp() + interval '1 min' AND (SELECT s.role = 'owner' AND s.state = 'active' FROM cell.slots s WHERE s.slot = r.slot)
+		WHERE r.due > statement_timestamp() + interval '1 min' AND (SELECT o.active FROM cell.owned o WHERE o.slot = r.slot)
 			AND (SELECT cell.lease_left_ms() > 0)
 		ORDER BY r.due LIMIT $1 FOR UPDATE OF r SKIP LOCKED),
 	ready AS (SELECT * FROM due UNION ALL SELECT * FROM jumped LIMIT $1),
@@ -101,7 +101,7 @@ func (r relay) state(ctx context.Context) (waiting int, oldest, overdue time.Dur
 	var age, late float64
 	err = r.pool.QueryRow(ctx, `SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(o.created_at)), 0)::float8,
 			greatest(coalesce(extract(epoch FROM clock_timestamp() - min(r.due)), 0), 0)::float8
-		FROM cell.relay r JOIN cell.slots s ON s.slot = r.slot AND s.role = 'owner' JOIN cell.outbox o ON o.slot = r.slot AND o.id = r.id`).
+		FROM cell.relay r JOIN cell.owned s ON s.slot = r.slot JOIN cell.outbox o ON o.slot = r.slot AND o.id = r.id`).
 		Scan(&waiting, &age, &late)
 	return waiting, seconds(age), seconds(late), err
 }

@@ -82,7 +82,7 @@ func ListStuck(ctx context.Context, pool *pgxpool.Pool, age time.Duration, limit
 			(extract(epoch FROM clock_timestamp() - t.created_at) * 1000)::bigint,
 			coalesce((SELECT sum(r.attempts) FROM cell.relay r WHERE r.slot = t.slot AND r.id IN ('transfer.credit:' || t.id, 'transfer.cancel:' || t.id)), 0)::int,
 			(SELECT o.reply FROM cell.outbox o WHERE o.slot = t.slot AND o.id IN ('transfer.credit:' || t.id, 'transfer.cancel:' || t.id) AND o.reply IS NOT NULL LIMIT 1)
-		FROM cell.transfers t JOIN cell.slots s ON s.slot = t.slot AND s.role = 'owner'
+		FROM cell.transfers t JOIN cell.owned s ON s.slot = t.slot
 		WHERE t.ended_at IS NULL AND t.created_at < now() - make_interval(secs => $1)
 		ORDER BY t.created_at LIMIT $2`, age.Seconds(), limit)
 	if err != nil {
@@ -104,7 +104,7 @@ func Expire(ctx context.Context, pool *pgxpool.Pool) (int, error) {
 	}
 	// An order's payment has no way back, so its deadline only makes it stuck.
 	rows, err := pool.Query(ctx, `SELECT t.slot, s.epoch, t.id FROM cell.transfers t
-		JOIN cell.slots s ON s.slot = t.slot AND s.role = 'owner' AND s.state = 'active'
+		JOIN cell.owned s ON s.slot = t.slot AND s.active
 		WHERE t.ended_at IS NULL AND t.state = 'FROZEN' AND t.kind = 'transfer' AND t.deadline < now()
 		ORDER BY t.deadline LIMIT $1`, expireBatch)
 	if err != nil {

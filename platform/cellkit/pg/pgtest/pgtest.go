@@ -80,6 +80,19 @@ func (d *DB) Own(t testing.TB, lo, hi routing.Slot) {
 		lo, hi, d.Cell)
 }
 
+// StandBy makes this cell the standby of slots [lo, hi] of another cell.
+func (d *DB) StandBy(t testing.TB, lo, hi routing.Slot, of string) {
+	t.Helper()
+	d.exec(t, "UPDATE cell.slots SET owner = $3, standby = $4, role = 'standby', epoch = epoch + 1 WHERE slot BETWEEN $1 AND $2", lo, hi, of, d.Cell)
+}
+
+// Plant runs SQL as the superuser behind the fence's back: no trigger fires, as for
+// rows that the applier writes.
+func (d *DB) Plant(t testing.TB, sql string) {
+	t.Helper()
+	d.exec(t, "SET session_replication_role = replica; "+sql+"; RESET session_replication_role")
+}
+
 // SlotsFree returns when nobody reads from a replication slot of this database:
 // the server notices a closed connection a moment later, and until then a slot
 // can't be dropped or copied.
