@@ -11,7 +11,7 @@
 //	commit-to-applied     from the answer to the standby's row, at 500 writes/s | the same
 //
 // All but the first start a demo of their own (deploy/local, two cells; ids for its leases; four for
-// route-publish) in a folder of its own, and end it whatever happens.
+// route-publish and commit-to-applied) in a folder of its own, and end it whatever happens.
 //
 //	what                                  then
 //	unknown name, bad flag                one line, exit code 2
