@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"math/rand"
 	"slices"
@@ -13,15 +14,17 @@ import (
 
 // Blast is what losing one cell costs, and what dividing costs each day.
 type Blast struct {
+	Note     string     `json:"note"`
 	Affinity float64    `json:"affinity"` // percent of calls that go to the own group: an assumption
 	Groups   int        `json:"groups"`
 	Rows     []BlastRow `json:"rows"`
 }
 
 // BlastRow has percentages. Cross is the ring's as in [cross], CrossAll the same
-// over all pairs of users instead of those drawn. The other two have calls
-// mostly within groups, with users spread one by one, or with each group (a
-// city, a merchant) in one slot.
+// over all pairs of users instead of those drawn, CrossSlots that of the 16,384
+// slots in exact shares, which needs no users. The last two have calls mostly
+// within groups, with users spread one by one, or with each group (a city, a
+// merchant) in one slot.
 type BlastRow struct {
 	Cells        int     `json:"cells"`
 	UsersHit     float64 `json:"users_hit"`     // of the largest cell
@@ -29,6 +32,7 @@ type BlastRow struct {
 	SurvivorLoad float64 `json:"survivor_load"` // of what it had before
 	Cross        float64 `json:"cross"`
 	CrossAll     float64 `json:"cross_all_pairs"`
+	CrossSlots   float64 `json:"cross_slots"`
 	CrossRandom  float64 `json:"cross_random"`
 	CrossGrouped float64 `json:"cross_affinity"`
 }
@@ -39,7 +43,10 @@ const (
 )
 
 func blast(_ context.Context, p *population, r *Result) error {
-	out := &Blast{Affinity: ownGroup, Groups: p.groups()}
+	out := &Blast{Affinity: ownGroup, Groups: p.groups(), Note: fmt.Sprintf(
+		"cross: pairs drawn on the ring of [cross], so 2 cells give the published 50.0 only within the drawing's error (one sigma of it is %.2f); all pairs: the same ring, not drawn; slots: the table, exactly",
+		// What is drawn for one user isn't independent, but nearly: for two equal cells it is.
+		100*math.Sqrt(0.25/float64(max(1, p.Users/usersPerDraw)*peers)))}
 	sizes := []int{2, 4, 8, 16}
 	if !slices.Contains(sizes, p.Cells) {
 		sizes = append(sizes, p.Cells)
@@ -66,6 +73,11 @@ func blast(_ context.Context, p *population, r *Result) error {
 			return err
 		}
 		row.Cross, row.CrossAll = round(crossed, 2), round(all, 2)
+		inside := 0.0
+		for _, slots := range plan.Report.Slots {
+			inside += math.Pow(float64(slots)/routing.Slots, 2)
+		}
+		row.CrossSlots = round(100*(1-inside), 2)
 		row.CrossRandom, row.CrossGrouped = p.groupCrossing(plan.Owners)
 		out.Rows = append(out.Rows, row)
 	}

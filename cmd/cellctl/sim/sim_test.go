@@ -206,6 +206,11 @@ func TestBlastAsPublished(t *testing.T) {
 	if got := round(r.Rows[0].CrossAll, 1); got != 50 {
 		t.Errorf("two cells: %v of all pairs cross, want 50.0", got)
 	}
+	for i, want := range []float64{50, 75, 87.5, 93.75} { // 1 - 1/n: 16,384 slots divide into equal parts
+		if got := r.Rows[i].CrossSlots; got != want {
+			t.Errorf("%d cells: %v of all pairs of slots cross, want %v", r.Rows[i].Cells, got, want)
+		}
+	}
 }
 
 func TestFanout(t *testing.T) {
@@ -313,7 +318,8 @@ func TestPageShowsTheFigures(t *testing.T) {
 		fmt.Sprintf("| ring, %d, bare FNV-1a | %.2f | %.2f / %.2f |", weak.VNodes, weak.Moved, weak.Largest, weak.Smallest),
 		fmt.Sprintf("| **slots, balanced** | **%.2f** |", grown.Balanced), fmt.Sprintf("(%.2f ± %.2f", grown.UsersMoved, grown.SamplingError))
 	for _, b := range r.Blast.Rows {
-		rows = append(rows, fmt.Sprintf("| %d | %v | %v | %v | %.2f | %.2f |", b.Cells, b.UsersHit, b.Spare, b.SurvivorLoad, b.Cross, b.CrossGrouped))
+		rows = append(rows, fmt.Sprintf("| %d | %v | %v | %v | %.2f | %.2f | %.2f | %.2f |",
+			b.Cells, b.UsersHit, b.Spare, b.SurvivorLoad, b.Cross, b.CrossAll, b.CrossSlots, b.CrossGrouped))
 	}
 	for _, row := range rows {
 		if !strings.Contains(string(page), row) {

@@ -156,9 +156,10 @@ func (b *Blast) text(w io.Writer) {
 	}
 	fmt.Fprintf(w, "\n[blast] one cell lost; affinity: %.0f %% of calls within %d groups\n", b.Affinity, b.Groups)
 	for _, r := range b.Rows {
-		fmt.Fprintf(w, "  %2d cells    users hit %.2f, spare %.1f, survivor %.0f, cross %.2f (all pairs %.2f); with affinity: users spread %.2f, groups together %.2f\n",
-			r.Cells, r.UsersHit, r.Spare, r.SurvivorLoad, r.Cross, r.CrossAll, r.CrossRandom, r.CrossGrouped)
+		fmt.Fprintf(w, "  %2d cells    users hit %.2f, spare %.1f, survivor %.0f, cross %.2f (all pairs %.2f, slots %.2f); with affinity: users spread %.2f, groups together %.2f\n",
+			r.Cells, r.UsersHit, r.Spare, r.SurvivorLoad, r.Cross, r.CrossAll, r.CrossSlots, r.CrossRandom, r.CrossGrouped)
 	}
+	fmt.Fprintln(w, "  "+b.Note)
 }
 
 func (f *Fanout) text(w io.Writer) {
