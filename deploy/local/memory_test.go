@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+	"time"
 )
 
 // A part is a process with its children; one that has ended is not alive and needs
@@ -45,5 +46,29 @@ func TestParts(t *testing.T) {
 	}
 	if !found {
 		t.Errorf("processes %v, want the child %d among them", pids, child.Process.Pid)
+	}
+}
+
+// TestCPU: time that a process of the demo spends is seen.
+func TestCPU(t *testing.T) {
+	self := Process{Name: "c1/order", PID: os.Getpid()}
+	self.Start, _ = startTime(self.PID)
+	s := &State{Processes: []Process{self}}
+	before, err := s.CPU()
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := time.Now().Add(20 * time.Second)
+	for {
+		after, err := s.CPU() // costs some itself
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("%s before, %s after: %v", before, after, err)
+		}
+		if d := after - before; d >= 50*time.Millisecond {
+			if d > time.Minute {
+				t.Errorf("%s in at most 20 s", d)
+			}
+			return
+		}
 	}
 }

@@ -55,6 +55,13 @@ func (s *State) Usage(ctx context.Context, d time.Duration) (Usage, error) {
 	return u, nil
 }
 
+// CPU is the time that all processes of the demo have used so far, Postgres's
+// children included.
+func (s *State) CPU() (time.Duration, error) {
+	ticks, _, err := s.spent()
+	return time.Duration(ticks) * time.Second / clockTicks, err
+}
+
 // spent is the CPU time so far of the demo's processes, their children, and
 // children that have ended, in ticks; pids are each process and its children.
 func (s *State) spent() (ticks int64, pids map[int][]int, err error) {
