@@ -2,8 +2,6 @@ package cdc
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,9 +14,11 @@ import (
 
 // Change is a message to apply. Copy is the generation that its rows are of: when
 // a copy has ended, rows of the zone that carry another are not there any more.
+// After is the position with it, for who doesn't store all changes at once.
 type Change struct {
 	Message
-	Copy string
+	Copy  string
+	After Position
 }
 
 // FollowerOptions are what a sink's follower of one zone needs.
@@ -26,6 +26,7 @@ type FollowerOptions struct {
 	Zone, Sink string
 	Connect    func() (*nats.Conn, error) // to the zone's NATS; called once
 	Position   Position                   // as stored
+	Hold       time.Duration              // how long heartbeats alone may wait to be stored, 0 = 12 s
 
 	// Apply stores changes and the position in one commit. It is called by one
 	// goroutine, in order, and again with the same when it fails.
@@ -39,11 +40,13 @@ type times struct {
 	gather time.Duration // for more, after the first message
 	hold   time.Duration // for heartbeats, before they are stored
 	silent time.Duration // without a message, before the consumer is made again
-	ask    time.Duration // between two questions for a copy that doesn't come
+	ask    time.Duration // between two questions for what doesn't come
+	giveUp time.Duration // of what is missing and isn't sent again: then a copy
 }
 
 const (
-	gatherMax  = 500
+	gatherMax  = 500 // messages of NATS that are asked for ahead
+	takeMax    = 2000
 	gatherSize = 4 << 20
 	ackWait    = 2 * time.Minute
 )
@@ -53,9 +56,27 @@ type Follower struct {
 	o       FollowerOptions
 	asking  string // id of the copy that is waited for
 	askedAt time.Time
+	hole    hole
+	unread  LSN // newest that was seen and dropped while a copy must come
+	wake    chan struct{}
 
 	mu     sync.Mutex
 	status Status
+	wish   wish
+}
+
+// wish is a copy of some slots that is wanted. None when ID is "".
+type wish struct {
+	ask
+	at time.Time // when that was last said
+}
+
+// hole is what is missing in the stream: it is asked for, and until it comes
+// nothing after it is taken.
+type hole struct {
+	why          string // "" = nothing is missing
+	since, asked time.Time
+	gone         bool // it can't be sent again
 }
 
 // Status is what a follower knows of its zone.
@@ -67,6 +88,8 @@ type Status struct {
 	Delay   time.Duration // how long after its commit that was
 	Changes int64         // rows applied
 	Gaps    int64
+	// Received is the newest position that was seen, 0 = none since the start.
+	Received LSN
 }
 
 // NewFollower makes a follower.
@@ -75,10 +98,13 @@ func NewFollower(o FollowerOptions) *Follower {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.times == (times{}) {
-		o.times = times{gather: 20 * time.Millisecond, hold: 12 * time.Second, silent: time.Minute, ask: 20 * time.Second}
+		o.times = times{gather: 20 * time.Millisecond, hold: 12 * time.Second, silent: time.Minute, ask: 20 * time.Second, giveUp: 30 * time.Second}
+	}
+	if o.Hold > 0 {
+		o.times.hold = o.Hold
 	}
 	o.Log = o.Log.With("source", o.Zone)
-	return &Follower{o: o, status: Status{State: o.Position.State}}
+	return &Follower{o: o, status: Status{State: o.Position.State}, wake: make(chan struct{}, 1)}
 }
 
 // Status tells how it is.
@@ -194,13 +220,24 @@ func (f *Follower) pull(ctx context.Context, nc *nats.Conn, pos Position, msgs <
 		case m := <-msgs:
 			last = time.Now()
 			wait := f.take(&b, m)
-			if b.size < gatherSize && len(b.msgs) < gatherMax && !b.begun(wait) {
+			if b.size < gatherSize && b.taken < takeMax && !b.begun(wait) {
 				due.Reset(b.left())
 				continue
 			}
 		case <-due.C:
+		case <-f.wake:
 		}
 		if len(b.msgs) > 0 {
+			if err := f.store(ctx, &b); err != nil {
+				return pos, err
+			}
+			f.report(nc, b.pos)
+			pos = b.pos
+			b = batch{pos: pos}
+		}
+		if f.hole.why != "" && f.resend(nc, pos) {
+			b.lose(pos, f.hole.why)
+			f.hole = hole{}
 			if err := f.store(ctx, &b); err != nil {
 				return pos, err
 			}
@@ -212,7 +249,7 @@ func (f *Follower) pull(ctx context.Context, nc *nats.Conn, pos Position, msgs <
 		}
 		f.ask(nc, pos)
 		next := f.o.times.silent
-		if pos.State == Unknown {
+		if pos.State == Unknown || f.hole.why != "" || f.wishing() {
 			next = time.Second
 		}
 		due.Reset(next)
@@ -223,6 +260,7 @@ func (f *Follower) pull(ctx context.Context, nc *nats.Conn, pos Position, msgs <
 type batch struct {
 	pos     Position
 	msgs    []jetstream.Msg
+	taken   int // messages of the chain
 	changes []Change
 	size    int
 	until   time.Time // when it is to be stored
@@ -251,6 +289,10 @@ func (f *Follower) take(b *batch, msg jetstream.Msg) time.Duration {
 	if err != nil {
 		ms = []Message{{Kind: "malformed", Incarnation: b.pos.Incarnation}}
 	}
+	if n := len(ms); n > 0 && ms[n-1].Kind == KindTx {
+		f.received(ms[n-1].LSN)
+	}
+	b.taken += len(ms)
 	wait := f.o.times.hold
 	for _, m := range ms {
 		wait = min(wait, f.step(b, m))
@@ -263,13 +305,34 @@ func (f *Follower) step(b *batch, m Message) time.Duration {
 	next, v, why := advance(b.pos, m)
 	switch v {
 	case skip: // nothing to store: it must only not take the room of what is new, in a stream that is full
+		if b.pos.State == Unknown && m.Kind == KindTx {
+			f.unread = max(f.unread, m.LSN)
+		}
 		return f.o.times.gather
+	case missing: // it isn't taken, and comes again after what is missing
+		if f.hole.why == "" {
+			f.o.Log.Warn("something is missing, it's asked for again", "reason", why)
+			f.hole = hole{why: why, since: time.Now()}
+			b.gaps++
+		}
+		return 0
 	case gap:
 		f.o.Log.Warn("something is missing, a copy is needed", "reason", why)
 		b.gaps++
-		b.reason = why
-		b.pos, b.moved = next, true
+		b.lose(next, why)
+		f.hole = hole{}
 		return 0
+	case pass:
+		if m.Kind == KindBegin {
+			f.wished(m.Copy)
+		}
+		b.rows += int64(len(m.Rows))
+		b.changes, b.moved = append(b.changes, Change{Message: m, Copy: next.Copy, After: next}), true
+		return f.o.times.gather
+	}
+	if m.Kind == KindTx && f.hole.why != "" {
+		f.o.Log.Info("what was missing has come", "reason", f.hole.why)
+		f.hole = hole{}
 	}
 	b.pos, b.moved = next, true
 	if m.Kind == KindTx && m.Chunks > 0 {
@@ -287,7 +350,7 @@ func (f *Follower) step(b *batch, m Message) time.Duration {
 		return f.o.times.hold
 	}
 	b.rows += int64(len(m.Rows))
-	b.changes = append(b.changes, Change{Message: m, Copy: next.Copy})
+	b.changes = append(b.changes, Change{Message: m, Copy: next.Copy, After: next})
 	return f.o.times.gather
 }
 
@@ -317,7 +380,7 @@ func (f *Follower) store(ctx context.Context, b *batch) error {
 		s.Reason = b.reason
 	}
 	if s.State == Live {
-		s.Reason = ""
+		s.Reason = f.hole.why
 	}
 	if b.newest.After(s.At) {
 		s.know(b.newest)
@@ -331,31 +394,4 @@ func (s *Status) know(commit time.Time) {
 	if !commit.IsZero() {
 		s.At, s.Delay = commit, max(0, time.Since(commit))
 	}
-}
-
-// ask asks the zone's relay for a copy, while one is needed and none began.
-func (f *Follower) ask(nc *nats.Conn, pos Position) {
-	if pos.State != Unknown || f.asking != "" && time.Since(f.askedAt) < f.o.times.ask {
-		return
-	}
-	if f.asking == "" {
-		f.asking = rand.Text()
-	}
-	f.mu.Lock()
-	reason := f.status.Reason
-	f.mu.Unlock()
-	if reason == "" {
-		reason = "nothing is known of this zone"
-	}
-	body, err := json.Marshal(ask{ID: f.asking, Reason: reason})
-	if err != nil {
-		return // can't be: two strings
-	}
-	if _, err := nc.Request(askSubject(f.o.Sink), body, 2*time.Second); err != nil {
-		f.o.Log.Info("nobody answers who could copy", "error", err) // once in a while: asked again soon
-		f.askedAt = time.Now().Add(3*time.Second - f.o.times.ask)
-		return
-	}
-	f.o.Log.Info("asked for a copy", "reason", reason)
-	f.askedAt = time.Now()
 }
