@@ -31,6 +31,9 @@ func invariants(ctx context.Context, c *cli, args []string) error {
 			for _, v := range r.Violations {
 				fmt.Fprintln(w, "       ", v)
 			}
+			for _, n := range r.Notes {
+				fmt.Fprintln(w, "     note:", n)
+			}
 		}
 		if len(results) > 0 {
 			for _, m := range results[0].Missing {

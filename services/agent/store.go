@@ -138,7 +138,7 @@ func differing(before, t *routing.Table) slotRows {
 	return r
 }
 
-// counts are what status shows of the database.
+// counts are what status shows of the slots that the cell owns.
 type counts struct {
 	LeaseLeftMS  float64 // +Inf = never ends
 	Owned        int
@@ -149,13 +149,13 @@ type counts struct {
 }
 
 func (s store) counts(ctx context.Context) (c counts, err error) {
-	err = s.pool.QueryRow(ctx, `SELECT cell.lease_left_ms(),
-		(SELECT count(*) FROM cell.slots WHERE role = 'owner'),
-		(SELECT count(*) FROM cell.relay WHERE due <= now()),
-		(SELECT count(*) FROM cell.relay),
-		(SELECT coalesce(extract(epoch FROM now() - min(o.created_at)) * 1000, 0)::float8 FROM cell.relay r JOIN cell.outbox o USING (slot, id)),
-		(SELECT count(*) FROM cell.parked WHERE resolved_at IS NULL),
-		(SELECT count(*) FROM cell.transfers WHERE ended_at IS NULL AND created_at < now() - interval '30 s')`).
+	err = s.pool.QueryRow(ctx, own(`SELECT cell.lease_left_ms(),
+		(SELECT count(*) FROM cell.owned),
+		(SELECT count(*) FROM {cell.relay} r WHERE due <= now()),
+		(SELECT count(*) FROM {cell.relay} r),
+		(SELECT coalesce(extract(epoch FROM now() - min(o.created_at)) * 1000, 0)::float8 FROM {cell.relay} r JOIN cell.outbox o USING (slot, id)),
+		(SELECT count(*) FROM {cell.parked} p WHERE resolved_at IS NULL),
+		(SELECT count(*) FROM {cell.transfers} t WHERE ended_at IS NULL AND created_at < now() - interval '30 s')`)).
 		Scan(&c.LeaseLeftMS, &c.Owned, &c.Due, &c.Open, &c.OldestOpenMS, &c.Parked, &c.Stuck)
 	return c, pg.Error(err)
 }

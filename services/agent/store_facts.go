@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"fmt"
+	"regexp"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -13,8 +15,18 @@ import (
 )
 
 // check is one thing that one database can say of itself: found selects a text
-// for each violation, looked the number of rows that were looked at.
+// for each violation, looked the number of rows that were looked at. In both,
+// {table} is the table's rows in owned slots: copies of what others own are their
+// owners' to answer for, and would count money and stock twice.
 type check struct{ id, looked, found string }
+
+var braces = regexp.MustCompile(`\{([a-z_]+\.[a-z_]+)\}`)
+
+// own puts each {table}'s owned rows in its place; what it stands for needs a name
+// behind it.
+func own(sql string) string {
+	return braces.ReplaceAllString(sql, "(SELECT its.* FROM $1 its JOIN cell.owned mine ON mine.slot = its.slot)")
+}
 
 // account is the sum of postings on one account, as an SQL expression.
 func account(name string) string {
@@ -25,65 +37,58 @@ func account(name string) string {
 // auditor is the one place that may.
 func checks() []check {
 	return []check{
-		{"I3", "SELECT count(*) FROM cell.postings", `
+		{"I3", "SELECT count(*) FROM {cell.postings} p", `
 			SELECT format('slot %s user %s %s: wallet says available %s frozen %s clearing %s external %s suspense %s after %s, postings %s %s %s %s %s after %s',
 				slot, user_id, currency, w.available, w.frozen, w.clearing, w.external, w.suspense, w.seq, p.a, p.f, p.c, p.e, p.s, p.n)
-			FROM cell.wallets w FULL JOIN (
+			FROM {cell.wallets} w FULL JOIN (
 				SELECT slot, user_id, currency, count(*) AS n, max(seq) AS last, ` + account("available") + ` AS a, ` + account("frozen") + ` AS f, ` +
 			account("clearing") + ` AS c, ` + account("external") + ` AS e, ` + account("suspense") + ` AS s
-				FROM cell.postings GROUP BY slot, user_id, currency) p USING (slot, user_id, currency)
+				FROM {cell.postings} x GROUP BY slot, user_id, currency) p USING (slot, user_id, currency)
 			WHERE (coalesce(w.available, 0), coalesce(w.frozen, 0), coalesce(w.clearing, 0), coalesce(w.external, 0), coalesce(w.suspense, 0), coalesce(w.seq, 0), coalesce(w.seq, 0))
 				IS DISTINCT FROM (coalesce(p.a, 0), coalesce(p.f, 0), coalesce(p.c, 0), coalesce(p.e, 0), coalesce(p.s, 0), coalesce(p.n, 0), coalesce(p.last, 0))`},
-		{"I3", "SELECT count(*) FROM cell.wallets", `
+		{"I3", "SELECT count(*) FROM {cell.wallets} w", `
 			SELECT format('slot %s: the ledger in %s sums to %s', slot, currency, sum(available + frozen + clearing + external + suspense))
-			FROM cell.wallets GROUP BY slot, currency HAVING sum(available + frozen + clearing + external + suspense) <> 0`},
+			FROM {cell.wallets} w GROUP BY slot, currency HAVING sum(available + frozen + clearing + external + suspense) <> 0`},
 		{"I3", "SELECT 0", `
 			SELECT format('slot %s user %s %s: %s is frozen, open transfers and orders have %s', slot, user_id, currency, coalesce(w.frozen, 0), coalesce(o.amount, 0))
-			FROM cell.wallets w FULL JOIN (
+			FROM {cell.wallets} w FULL JOIN (
 				SELECT slot, user_id, currency, sum(amount) AS amount FROM (
-					SELECT slot, from_user AS user_id, currency, amount FROM cell.transfers WHERE state IN ('FROZEN', 'CANCELLING')
-					UNION ALL SELECT slot, user_id, currency, total FROM orders.orders WHERE payment_status = 'FROZEN') x
+					SELECT slot, from_user AS user_id, currency, amount FROM {cell.transfers} t WHERE state IN ('FROZEN', 'CANCELLING')
+					UNION ALL SELECT slot, user_id, currency, total FROM {orders.orders} o WHERE payment_status = 'FROZEN') x
 				GROUP BY slot, user_id, currency) o USING (slot, user_id, currency)
 			WHERE coalesce(w.frozen, 0) <> coalesce(o.amount, 0)`},
-		{"I4", "SELECT count(*) FROM cell.transfers", `
+		{"I4", "SELECT count(*) FROM {cell.transfers} t", `
 			SELECT format('slot %s %s: clearing is %s, settled less credited is %s', slot, currency, coalesce(w.clearing, 0), coalesce(t.amount, 0))
-			FROM (SELECT slot, currency, sum(clearing) AS clearing FROM cell.wallets GROUP BY slot, currency) w FULL JOIN (
+			FROM (SELECT slot, currency, sum(clearing) AS clearing FROM {cell.wallets} x GROUP BY slot, currency) w FULL JOIN (
 				SELECT slot, currency, sum(amount) AS amount FROM (
-					SELECT slot, currency, amount FROM cell.transfers WHERE state = 'SETTLED'
-					UNION ALL SELECT slot, currency, -amount FROM cell.credits WHERE state = 'CREDITED') x
+					SELECT slot, currency, amount FROM {cell.transfers} t WHERE state = 'SETTLED'
+					UNION ALL SELECT slot, currency, -amount FROM {cell.credits} c WHERE state = 'CREDITED') x
 				GROUP BY slot, currency) t USING (slot, currency)
 			WHERE coalesce(w.clearing, 0) <> coalesce(t.amount, 0)`},
-		{"I5", "SELECT count(*) FROM inventory.stock", `
+		{"I5", "SELECT count(*) FROM {inventory.stock} s", `
 			SELECT format('SKU %s: stocked %s, free %s, held %s, sold %s', sku, stocked, free, held, sold)
-			FROM inventory.stock WHERE stocked <> free + held + sold OR least(free, held, sold) < 0`},
-		{"I5", "SELECT count(*) FROM inventory.hold_lines", `
+			FROM {inventory.stock} s WHERE stocked <> free + held + sold OR least(free, held, sold) < 0`},
+		{"I5", "SELECT count(*) FROM {inventory.hold_lines} l", `
 			SELECT format('SKU %s: held %s and sold %s, its holds say %s and %s', sku, s.held, s.sold, coalesce(h.held, 0), coalesce(h.sold, 0))
-			FROM inventory.stock s FULL JOIN (
+			FROM {inventory.stock} s FULL JOIN (
 				SELECT l.slot, l.sku, sum(quantity) FILTER (WHERE state = 'HELD') AS held, sum(quantity) FILTER (WHERE state = 'CONFIRMED') AS sold
-				FROM inventory.hold_lines l JOIN inventory.holds h ON h.slot = l.slot AND h.id = l.hold_id GROUP BY l.slot, l.sku) h USING (slot, sku)
+				FROM {inventory.hold_lines} l JOIN inventory.holds h ON h.slot = l.slot AND h.id = l.hold_id GROUP BY l.slot, l.sku) h USING (slot, sku)
 			WHERE coalesce(s.held, 0) <> coalesce(h.held, 0) OR coalesce(s.sold, 0) <> coalesce(h.sold, 0)`},
 		{"I6", "SELECT 0", `
 			SELECT format('order %s is %s with total %s: payments to its sellers make %s in %s transfers, %s of them ended badly', o.id, o.state, o.total,
 				coalesce(t.amount, 0), coalesce(t.n, 0), coalesce(t.bad, 0))
-			FROM orders.orders o LEFT JOIN (
+			FROM {orders.orders} o LEFT JOIN (
 				SELECT slot, order_id, sum(amount) AS amount, count(*) AS n, count(*) FILTER (WHERE state IN ('REVERSED', 'REJECTED')) AS bad
-				FROM cell.transfers WHERE kind = 'order' GROUP BY slot, order_id) t ON t.slot = o.slot AND t.order_id = o.id
+				FROM {cell.transfers} t WHERE kind = 'order' GROUP BY slot, order_id) t ON t.slot = o.slot AND t.order_id = o.id
 			WHERE CASE WHEN o.state IN ('PAID', 'SHIPPED', 'COMPLETED')
 				THEN coalesce(t.amount, 0) <> o.total OR coalesce(t.bad, 0) > 0 ELSE coalesce(t.n, 0) > 0 END`},
 		{"I6", "SELECT 0", `
 			SELECT format('order %s is CANCELLED: %s was frozen, %s was given back', o.id, coalesce(p.frozen, 0), coalesce(p.back, 0))
-			FROM orders.orders o JOIN (
+			FROM {orders.orders} o JOIN (
 				SELECT slot, ref, sum(amount) FILTER (WHERE step = 'freeze') AS frozen, sum(amount) FILTER (WHERE step = 'unfreeze') AS back
-				FROM cell.postings WHERE ref LIKE 'order:%' GROUP BY slot, ref) p ON p.slot = o.slot AND p.ref = 'order:' || o.id
+				FROM {cell.postings} x WHERE ref LIKE 'order:%' GROUP BY slot, ref) p ON p.slot = o.slot AND p.ref = 'order:' || o.id
 			WHERE o.state = 'CANCELLED' AND coalesce(p.frozen, 0) <> coalesce(p.back, 0)`},
 	}
-}
-
-// slotted are the columns that must have the row's slot in their low 14 bits,
-// unless the row lives in a private slot.
-var slotted = []struct{ table, column string }{
-	{"cell.transfers", "id"}, {"cell.wallets", "user_id"}, {"orders.orders", "id"}, {"inventory.stock", "sku"},
-	{"inventory.holds", "id"}, {"users.users", "id"},
 }
 
 // facts reads one part in one snapshot.
@@ -111,12 +116,12 @@ func (s store) facts(ctx context.Context, part string) (agentapi.Facts, error) {
 
 func owned(ctx context.Context, tx pgx.Tx, f *agentapi.Facts) error {
 	return list(ctx, tx, &f.Owned, `SELECT min(slot), max(slot), epoch FROM (
-			SELECT slot, epoch, slot - row_number() OVER (PARTITION BY epoch ORDER BY slot) AS run FROM cell.slots WHERE role = 'owner' AND state = 'active') x
+			SELECT slot, epoch, slot - row_number() OVER (PARTITION BY epoch ORDER BY slot) AS run FROM cell.owned WHERE active) x
 		GROUP BY epoch, run ORDER BY 1`)
 }
 
 func list[T any](ctx context.Context, tx pgx.Tx, to *[]T, sql string) error {
-	rows, err := tx.Query(ctx, sql)
+	rows, err := tx.Query(ctx, own(sql))
 	if err != nil {
 		return err
 	}
@@ -125,29 +130,16 @@ func list[T any](ctx context.Context, tx pgx.Tx, to *[]T, sql string) error {
 }
 
 func local(ctx context.Context, tx pgx.Tx, f *agentapi.Facts) error {
-	all := append(checks(), effects()...)
-	var tables []string
-	rows, err := tx.Query(ctx, "SELECT name FROM cell.unit_tables ORDER BY name")
-	if err == nil {
-		tables, err = pgx.CollectRows(rows, pgx.RowTo[string])
-	}
+	places, err := misplaced(ctx, tx)
 	if err != nil {
 		return err
 	}
-	for _, t := range tables {
-		all = append(all,
-			check{"I2", "SELECT count(*) FROM " + t, fmt.Sprintf(`
-				SELECT format('%[1]s has %%s rows of slot %%s, which %%s owns', count(*), t.slot, coalesce(max(s.owner), 'nobody'))
-				FROM %[1]s t LEFT JOIN cell.slots s USING (slot) WHERE coalesce(s.role, 'none') = 'none' GROUP BY t.slot`, t)},
-			check{"I1", "SELECT 0", fmt.Sprintf(`
-				SELECT format('%[1]s has %%s rows of slot %%s at epochs up to %%s, the slot is at %%s', count(*), t.slot, max(t.epoch), max(s.epoch))
-				FROM %[1]s t JOIN cell.slots s USING (slot) WHERE t.epoch > s.epoch GROUP BY t.slot`, t)})
+	var left agentapi.Leftovers
+	if left, err = leftovers(ctx, tx); err != nil {
+		return err
 	}
-	for _, c := range slotted {
-		all = append(all, check{"I2", "SELECT 0", fmt.Sprintf(`
-			SELECT format('%[1]s: %[2]s %%s names slot %%s and lies in slot %%s', %[2]s, %[2]s & %[3]d, slot)
-			FROM %[1]s WHERE slot < %[4]d AND %[2]s & %[3]d <> slot`, c.table, c.column, routing.SlotMask, routing.Slots)})
-	}
+	f.Leftovers = &left
+	all := slices.Concat(checks(), effects(), places)
 	for _, c := range all {
 		if err := look(ctx, tx, c, f); err != nil {
 			return fmt.Errorf("%s: %w: %s", c.id, err, c.found)
@@ -158,11 +150,11 @@ func local(ctx context.Context, tx pgx.Tx, f *agentapi.Facts) error {
 
 func look(ctx context.Context, tx pgx.Tx, c check, f *agentapi.Facts) error {
 	var n int64
-	if err := tx.QueryRow(ctx, c.looked).Scan(&n); err != nil {
+	if err := tx.QueryRow(ctx, own(c.looked)).Scan(&n); err != nil {
 		return err
 	}
 	f.Checked[c.id] += n
-	rows, err := tx.Query(ctx, c.found+" LIMIT 50")
+	rows, err := tx.Query(ctx, own(c.found)+" LIMIT 50")
 	if err != nil {
 		return err
 	}
@@ -176,34 +168,34 @@ func look(ctx context.Context, tx pgx.Tx, c check, f *agentapi.Facts) error {
 // effects compares the records of Idempotency-Keys with what they name: each has
 // its effect, no other has the same, and no effect was made without a key.
 func effects() []check {
-	all := []check{{"I9", "SELECT count(*) FROM cell.idempotency", `
+	all := []check{{"I9", "SELECT count(*) FROM {cell.idempotency} i", `
 		SELECT format('%s %s was made for %s keys: %s', route, ref, count(*), string_agg(key, ', '))
-		FROM cell.idempotency WHERE route IN ('POST /orders', 'POST /transfers', 'POST /wallet/deposits')
+		FROM {cell.idempotency} i WHERE route IN ('POST /orders', 'POST /transfers', 'POST /wallet/deposits')
 		GROUP BY slot, route, ref HAVING count(*) > 1`}}
 	for _, e := range []struct{ what, route, rows string }{
-		{"order", "POST /orders", "SELECT slot, id::text AS ref FROM orders.orders"},
-		{"transfer", "POST /transfers", "SELECT slot, id::text AS ref FROM cell.transfers WHERE kind = 'transfer'"},
-		{"deposit", "POST /wallet/deposits", "SELECT slot, substr(ref, 9) AS ref FROM cell.postings WHERE ref LIKE 'deposit:%'"},
+		{"order", "POST /orders", "SELECT slot, id::text AS ref FROM {orders.orders} o"},
+		{"transfer", "POST /transfers", "SELECT slot, id::text AS ref FROM {cell.transfers} t WHERE kind = 'transfer'"},
+		{"deposit", "POST /wallet/deposits", "SELECT slot, substr(ref, 9) AS ref FROM {cell.postings} p WHERE ref LIKE 'deposit:%'"},
 	} {
 		all = append(all, check{"I9", "SELECT 0", fmt.Sprintf(`
 			SELECT CASE WHEN i.ref IS NULL THEN format('%[1]s %%s has no Idempotency-Key', e.ref)
 				ELSE format('key %%s of user %%s names %[1]s %%s, which doesn''t exist', i.key, i.actor, i.ref) END
-			FROM (%[3]s) e FULL JOIN (SELECT slot, ref, key, actor FROM cell.idempotency WHERE route = '%[2]s') i USING (slot, ref)
+			FROM (%[3]s) e FULL JOIN (SELECT slot, ref, key, actor FROM {cell.idempotency} x WHERE route = '%[2]s') i USING (slot, ref)
 			WHERE e.ref IS NULL OR i.ref IS NULL`, e.what, e.route, e.rows)})
 	}
 	return all
 }
 
 func beginnings(ctx context.Context, tx pgx.Tx, f *agentapi.Facts) error {
-	if err := list(ctx, tx, &f.Transfers, `SELECT id, state, to_slot, to_user, amount, currency FROM cell.transfers`); err != nil {
+	if err := list(ctx, tx, &f.Transfers, `SELECT id, state, to_slot, to_user, amount, currency FROM {cell.transfers} t`); err != nil {
 		return err
 	}
-	if err := list(ctx, tx, &f.Claims, `SELECT encode(phone_mac, 'hex'), state, user_id, user_slot FROM users.claims`); err != nil {
+	if err := list(ctx, tx, &f.Claims, `SELECT encode(phone_mac, 'hex'), state, user_id, user_slot FROM {users.claims} c`); err != nil {
 		return err
 	}
-	rows, err := tx.Query(ctx, `SELECT o.id, o.state, h.hold_id, h.seller_slot, h.state,
+	rows, err := tx.Query(ctx, own(`SELECT o.id, o.state, h.hold_id, h.seller_slot, h.state,
 			(SELECT coalesce(sum(quantity), 0)::bigint FROM orders.lines l WHERE l.slot = o.slot AND l.order_id = o.id AND l.hold_id = h.hold_id)
-		FROM orders.orders o JOIN orders.holds h ON h.slot = o.slot AND h.order_id = o.id ORDER BY o.slot, o.id`)
+		FROM {orders.orders} o JOIN orders.holds h ON h.slot = o.slot AND h.order_id = o.id ORDER BY o.slot, o.id`))
 	if err != nil {
 		return err
 	}
@@ -221,11 +213,11 @@ func beginnings(ctx context.Context, tx pgx.Tx, f *agentapi.Facts) error {
 }
 
 func destinations(ctx context.Context, tx pgx.Tx, f *agentapi.Facts) error {
-	if err := list(ctx, tx, &f.Credits, `SELECT transfer_id, from_slot, state, user_id, amount, currency FROM cell.credits`); err != nil {
+	if err := list(ctx, tx, &f.Credits, `SELECT transfer_id, from_slot, state, user_id, amount, currency FROM {cell.credits} c`); err != nil {
 		return err
 	}
 	var phone string
-	rows, err := tx.Query(ctx, `SELECT id, encode(phone_mac, 'hex'), phone FROM users.users`)
+	rows, err := tx.Query(ctx, own(`SELECT id, encode(phone_mac, 'hex'), phone FROM {users.users} u`))
 	if err != nil {
 		return err
 	}
@@ -240,5 +232,5 @@ func destinations(ctx context.Context, tx pgx.Tx, f *agentapi.Facts) error {
 	}
 	return list(ctx, tx, &f.Holds, `SELECT id, order_id, buyer_slot, state,
 			(SELECT coalesce(sum(quantity), 0)::bigint FROM inventory.hold_lines l WHERE l.slot = h.slot AND l.hold_id = h.id)
-		FROM inventory.holds h`)
+		FROM {inventory.holds} h`)
 }

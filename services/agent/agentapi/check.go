@@ -14,7 +14,7 @@ import (
 // names of the invariants that are checked so far (design 12).
 var names = []struct{ id, what string }{
 	{"I1", "each slot and epoch has one writer"},
-	{"I2", "every row is in the cell that owns its slot"},
+	{"I2", "every row is in the cell that owns its slot or stands by for it, and owned once"},
 	{"I3", "each slot's ledger sums to zero, balances are the sums of postings"},
 	{"I4", "money is neither made nor lost between cells"},
 	{"I5", "stock: free + held + sold = stocked, never oversold, nothing stranded"},
@@ -81,6 +81,10 @@ func judge(v view, start time.Time) []Result {
 		for _, x := range f.Found {
 			j.add(x.ID, "%s: %s", f.Cell, x.Text)
 		}
+		if l := f.Leftovers; l != nil && l.Slots > 0 {
+			j.notes = append(j.notes, fmt.Sprintf("%s: %d rows of %d slots that it let go of wait to be cleaned up, since %v; %d of the slots are kept",
+				f.Cell, l.Rows, l.Slots, (time.Duration(l.OldestMS)*time.Millisecond).Round(time.Second), l.Held))
+		}
 	}
 	j.owners(v)
 	j.money(v)
@@ -97,6 +101,10 @@ func judge(v view, start time.Time) []Result {
 		if len(v.missing) > 0 {
 			r.Missing = v.missing
 		}
+		if n.id == "I2" {
+			slices.Sort(j.notes)
+			r.Notes = j.notes
+		}
 		slices.Sort(found)
 		if len(found) > shownViolations {
 			found = append(found[:shownViolations:shownViolations], fmt.Sprintf("and %d more", len(found)-shownViolations))
@@ -110,6 +118,7 @@ func judge(v view, start time.Time) []Result {
 type judgement struct {
 	found   map[string][]string
 	checked map[string]int64
+	notes   []string // on I2
 }
 
 func (j *judgement) add(id, format string, args ...any) {
@@ -136,6 +145,7 @@ func (j *judgement) owners(v view) {
 				j.checked["I1"]++
 				if other, ok := seen[s]; ok {
 					j.add("I1", "slot %s is written by %s and by %s", s, min(cell, other), max(cell, other))
+					j.add("I2", "slot %s is owned by %s and by %s", s, min(cell, other), max(cell, other))
 				}
 				seen[s] = cell
 			}

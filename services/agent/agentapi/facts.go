@@ -19,6 +19,7 @@ type Facts struct {
 	Owned     []SlotRange      `json:"owned"`
 	Checked   map[string]int64 `json:"checked,omitempty"` // rows looked at, by invariant
 	Found     []Found          `json:"found,omitempty"`
+	Leftovers *Leftovers       `json:"leftovers,omitempty"`
 	Transfers []TransferFact   `json:"transfers,omitempty"`
 	Orders    []OrderFact      `json:"orders,omitempty"`
 	Claims    []ClaimFact      `json:"claims,omitempty"`
@@ -38,6 +39,17 @@ type SlotRange struct {
 type Found struct {
 	ID   string `json:"id"` // I3
 	Text string `json:"text"`
+}
+
+// Leftovers are rows of slots that the cell has let go of and hasn't cleaned up yet.
+// Held are slots that another cell took from it: their rows stay until somebody has
+// looked at them.
+type Leftovers struct {
+	Slots    int   `json:"slots"`
+	Held     int   `json:"held"`
+	Rows     int64 `json:"rows"`
+	OldestMS int64 `json:"oldest_ms"`
+	Deleted  int64 `json:"deleted"` // ever
 }
 
 // TransferFact is a source's row.
@@ -107,5 +119,6 @@ type Result struct {
 	Checked    int64    `json:"checked"`
 	Violations []string `json:"violations"`
 	Missing    []string `json:"missing,omitempty"` // cells that could not be read, and why
+	Notes      []string `json:"notes,omitempty"`   // what is no violation, and worth knowing
 	AgeMS      int64    `json:"age_ms"`
 }
