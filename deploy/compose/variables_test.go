@@ -50,7 +50,8 @@ func given(component string, vars []string, env map[string]string) map[string]st
 		}
 	}
 	if env["CELL"] == "global" {
-		delete(out, "AGENT_PG_DSN") // not read there
+		delete(out, "AGENT_PG_DSN") // not read there, nor is the next
+		delete(out, "AGENT_APPLIER_DSN")
 	}
 	for _, name := range []string{"GOMAXPROCS", "GOGC"} {
 		out[name] = env[name]

@@ -17,6 +17,7 @@ import (
 	"example.com/cellmart/platform/cellkit/idbank"
 	"example.com/cellmart/platform/cellkit/link"
 	"example.com/cellmart/platform/cellkit/route"
+	"example.com/cellmart/platform/cellkit/standby"
 	"example.com/cellmart/platform/cellkit/web"
 	"example.com/cellmart/services/agent/agentapi"
 	"example.com/cellmart/services/control/controlapi"
@@ -36,8 +37,9 @@ type server struct {
 	border   *link.Border
 	clock    *clock.Source
 	bank     *idbank.Bank
-	control  http.Handler // the way to control
-	db       *store       // nil in the global zone
+	control  http.Handler     // the way to control
+	db       *store           // nil in the global zone
+	copies   *standby.Applier // nil where none are kept
 	requests *agentapi.Book
 	sent     func() map[string]agentapi.Ways // what the own dispatcher sent; nil in the global zone
 }
@@ -48,6 +50,7 @@ func (s *server) local(o web.Options) http.Handler {
 	e := web.New(o)
 	e.GET("/route", s.handleRoute, s.noteProcess)
 	e.GET("/links", s.handleLinks)
+	e.GET("/standby", s.handleStandby)
 	e.POST("/requests", s.handleRequests)
 	e.GET("/clock", echo.WrapHandler(s.clock))
 	e.POST(idbank.PathWithdraw, handleIDs(s.bank.Withdraw))
@@ -70,6 +73,7 @@ func (s *server) peer(o web.Options) http.Handler {
 	o.MaxBody, o.Timeout = 1<<20, 30*time.Second // a list of all slots
 	e := web.New(o)
 	e.GET("/route", s.handleRoute)
+	e.GET("/standby", s.handleStandby)
 	e.POST("/incoming", s.handleIncoming, s.requireOperator) // control brings the key
 	return e
 }

@@ -42,6 +42,7 @@ type Config struct {
 	Peers, Targets                   map[string]string
 	DSN, NATSURL, RouteDir, Operator string
 	CDCDSN, RedisAddr, Process       string
+	ApplierDSN                       string
 	RouteKey                         ed25519.PublicKey
 	Cells                            []string
 	Drain                            time.Duration
@@ -67,6 +68,7 @@ func loadConfig(getenv func(string) string) (Config, *env.Reader) {
 	c.Process = route.ProcessName(r)
 	if c.Zone != Global {
 		c.DSN = r.Secret("PG_DSN", "the cell's database, as cellmart_agent (not in the global zone)").Reveal()
+		c.ApplierDSN = r.OptionalSecret("APPLIER_DSN", "the cell's database, as cellmart_applier, for the copies of slots that this cell stands by for; empty or off = it keeps none").Reveal()
 	}
 	c.CDCDSN = r.OptionalSecret("CDC_DSN", "database whose changes are told, as cellmart_agent; default PG_DSN (global zone: the catalog's; empty = none); off = none are told, and search doesn't hear of them").Reveal()
 	if c.CDCDSN == "" {
@@ -137,6 +139,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		defer pool.Close()
 		k.db = &store{pool}
 		s.db = k.db
+		s.copies = keepCopies(ctx, group, c, pool, log, metrics)
 		s.bank = openBank(c, pool, s.clock.Now, log)
 		exportCounts(ctx, metrics, k.db)
 		dispatcher := bus.NewDispatcher(bus.DispatcherOptions{
@@ -262,7 +265,7 @@ func tellChanges(ctx context.Context, group *errgroup.Group, c Config, log *slog
 		return cellkit.Usage{Err: fmt.Errorf("AGENT_CDC_DSN: %w", err)}
 	}
 	relay := cdc.NewRelay(cdc.Options{
-		Zone: c.Zone, Pool: pool, DSN: c.CDCDSN, NATSURL: c.NATSURL, Sink: searchapi.Sink, Tables: tables, Log: log, Metrics: metrics,
+		Zone: c.Zone, Pool: pool, DSN: c.CDCDSN, NATSURL: c.NATSURL, Sinks: []cdc.Sink{{Name: searchapi.Sink, Tables: tables}}, Log: log, Metrics: metrics,
 	})
 	group.Go(func() error {
 		defer pool.Close()
