@@ -265,7 +265,7 @@ func tellChanges(ctx context.Context, group *errgroup.Group, c Config, log *slog
 		return cellkit.Usage{Err: fmt.Errorf("AGENT_CDC_DSN: %w", err)}
 	}
 	relay := cdc.NewRelay(cdc.Options{
-		Zone: c.Zone, Pool: pool, DSN: c.CDCDSN, NATSURL: c.NATSURL, Sinks: []cdc.Sink{{Name: searchapi.Sink, Tables: tables}}, Log: log, Metrics: metrics,
+		Zone: c.Zone, Pool: pool, DSN: c.CDCDSN, NATSURL: c.NATSURL, Sink: searchapi.Sink, Tables: tables, Log: log, Metrics: metrics,
 	})
 	group.Go(func() error {
 		defer pool.Close()
