@@ -255,6 +255,11 @@ func (b *batch) change(ctx context.Context, i int) error {
 		if slices.Contains(b.openChunk, i) {
 			return b.stage(ctx, c)
 		}
+		if c.Chunks > 1 && !b.staged { // came again, after some of it was kept
+			if err := b.dropChunks(ctx); err != nil {
+				return err
+			}
+		}
 		if b.staged {
 			if err := b.unstage(ctx, c, func(c *cdc.Change) error { return errors.Join(b.rows(ctx, c), b.flush(ctx)) }); err != nil {
 				return err
@@ -346,6 +351,8 @@ func (b *batch) stop(st *slotState, epoch int64, fresh bool, reason string) {
 		return
 	}
 	b.stopped[reason]++
+	// A copy at another epoch takes nothing over from what is here, and this one hasn't begun.
+	fresh = fresh || st.source != b.s.zone || st.copied != epoch
 	st.source, st.copied, st.state, st.reason, st.copy, st.cover, st.end = b.s.zone, epoch, stopped, reason, "", false, nil
 	st.fresh = st.fresh || fresh
 	b.dirty[st.slot] = st

@@ -214,16 +214,17 @@ func (b *batch) end(ctx context.Context, c *cdc.Change) error {
 
 // applyPending brings the changes that had to wait for the copy's rows.
 func (b *batch) applyPending(ctx context.Context, slots []int) error {
-	rows, err := b.conn.Query(ctx, "DELETE FROM cell.standby_pending WHERE slot = ANY ($1) RETURNING slot, seq, body", slots)
+	rows, err := b.conn.Query(ctx, "DELETE FROM cell.standby_pending WHERE slot = ANY ($1) RETURNING slot, seq, base, body", slots)
 	if err != nil {
 		return err
 	}
 	type pending struct {
 		slot int
 		seq  int64
+		base int64
 		body []byte
 	}
-	all, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (p pending, err error) { return p, r.Scan(&p.slot, &p.seq, &p.body) })
+	all, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (p pending, err error) { return p, r.Scan(&p.slot, &p.seq, &p.base, &p.body) })
 	if err != nil {
 		return err
 	}
@@ -238,6 +239,7 @@ func (b *batch) applyPending(ctx context.Context, slots []int) error {
 			if err != nil {
 				return err
 			}
+			e.base = p.base
 			st := b.states[p.slot]
 			if st.state != copying || e.epoch < st.epoch {
 				continue

@@ -28,7 +28,7 @@ import (
 //go:embed testdata/migrations/*.sql
 var shopFiles embed.FS
 
-const limit = 8 * time.Second
+const limit = 45 * time.Second
 
 // world is cells: each a database, a NATS, a relay and an applier, as they are
 // wanted. Their databases are on one server.
@@ -130,16 +130,23 @@ func (c *cell) relay() {
 	c.run("relay", cdc.NewRelay(c.relayOptions()).Run)
 }
 
-// standby starts the cell's applier.
-func (c *cell) standby(sources ...string) *standby.Applier {
+// applierOf makes the cell's applier.
+func (c *cell) applierOf(sources ...string) *standby.Applier {
 	c.w.t.Helper()
+	c.w.t.Cleanup(c.clean)
 	o := standby.Options{Cell: c.name, DSN: c.db.ApplierDSN, Pool: c.pool, Log: c.log, Sources: map[string]func() (*nats.Conn, error){}}
 	for _, s := range sources {
 		o.Sources[s] = func() (*nats.Conn, error) { return bus.Connect(c.w.cells[s].nats.URL, "standby", c.log) }
 	}
-	c.halt("applier")
-	c.w.t.Cleanup(c.clean)
 	c.applier = standby.New(o.Quick())
+	return c.applier
+}
+
+// standby starts the cell's applier.
+func (c *cell) standby(sources ...string) *standby.Applier {
+	c.w.t.Helper()
+	c.halt("applier")
+	c.applierOf(sources...)
 	c.run("applier", c.applier.Run)
 	return c.applier
 }

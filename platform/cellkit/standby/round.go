@@ -18,7 +18,7 @@ type edit struct {
 	epoch, rev int64
 	base       int64 // the rev that it was made from, of a row that leaves out what was large and unchanged; else 0
 	copied     bool
-	key        string
+	name       string // of the row: table and key
 }
 
 // layout is where things are in the rows of one table and set of columns.
@@ -113,7 +113,7 @@ func (ls *layouts) edit(r cdc.Row, copied bool) (*edit, error) {
 		key.WriteByte(0)
 		key.WriteString(r.Values[i].Text)
 	}
-	e.key = key.String()
+	e.name = key.String()
 	if r.Op == cdc.Delete {
 		return e, nil
 	}
@@ -161,9 +161,9 @@ func (r *round) add(e *edit) bool {
 	if r.at == nil {
 		r.at = map[string]int{}
 	}
-	i, ok := r.at[e.key]
+	i, ok := r.at[e.name]
 	if !ok {
-		r.at[e.key] = len(r.edits)
+		r.at[e.name] = len(r.edits)
 		r.edits = append(r.edits, e)
 		return true
 	}

@@ -6,6 +6,7 @@ import (
 )
 
 func TestCopyAndStreamBringEveryColumn(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "c2")
 	c1, c2 := w.cells["c1"], w.cells["c2"]
 	const types = `INSERT INTO shop.types VALUES ($1, 0, 0, $2, 7, true, -3, 9007199254740993, 1.5, 0.1, 12345.6789, $3, 'ab', '\x00ff41', '{"a": [1, null]}',

@@ -83,7 +83,7 @@ func (b *batch) patch(ctx context.Context, e *edit) error {
 		return nil
 	}
 	body := cdc.Encode(nil, []cdc.Message{{Kind: cdc.KindTx, Rows: []cdc.Row{e.row}}})
-	_, err = b.conn.Exec(ctx, "INSERT INTO cell.standby_pending (slot, body) VALUES ($1, $2)", e.slot, body)
+	_, err = b.conn.Exec(ctx, "INSERT INTO cell.standby_pending (slot, base, body) VALUES ($1, $2, $3)", e.slot, e.base, body)
 	return err
 }
 
@@ -140,7 +140,7 @@ func (b *batch) delete(ctx context.Context, e *edit) error {
 // and nobody sees half of it.
 func (b *batch) stage(ctx context.Context, c *cdc.Change) error {
 	if c.Chunk == 1 {
-		if _, err := b.conn.Exec(ctx, "DELETE FROM cell.standby_chunks WHERE source = $1", b.s.zone); err != nil {
+		if err := b.dropChunks(ctx); err != nil {
 			return err
 		}
 	}
@@ -180,6 +180,10 @@ func (b *batch) unstage(ctx context.Context, c *cdc.Change, f func(*cdc.Change) 
 			}
 		}
 	}
+	return b.dropChunks(ctx)
+}
+
+func (b *batch) dropChunks(ctx context.Context) error {
 	_, err := b.conn.Exec(ctx, "DELETE FROM cell.standby_chunks WHERE source = $1", b.s.zone)
 	return err
 }
@@ -193,7 +197,7 @@ func (b *batch) finish(ctx context.Context) error {
 			WHERE source = $1 AND state <> 'stopped'`, b.s.zone, reason); err != nil {
 			return err
 		}
-		if _, err := b.conn.Exec(ctx, "DELETE FROM cell.standby_chunks WHERE source = $1", b.s.zone); err != nil {
+		if err := b.dropChunks(ctx); err != nil {
 			return err
 		}
 	}

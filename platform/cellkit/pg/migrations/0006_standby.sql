@@ -44,9 +44,10 @@ CREATE TABLE cell.standby_chunks (
 
 -- Changes that leave out a large value, of rows that the running copy hasn't brought yet. Applied at its end.
 CREATE TABLE cell.standby_pending (
-  slot   int   NOT NULL,
+  slot   int    NOT NULL,
   seq    bigint GENERATED ALWAYS AS IDENTITY,
-  body   bytea NOT NULL,
+  base   bigint NOT NULL,                             -- the rev that what is left out is of
+  body   bytea  NOT NULL,
   PRIMARY KEY (slot, seq)
 );
 
@@ -66,10 +67,8 @@ CREATE TABLE cell.promotions (
 -- The slots that this cell keeps a copy of, and whether the copy can be relied on.
 CREATE VIEW cell.standing_by AS
   SELECT s.slot, s.owner AS source, s.epoch, s.role,
-         CASE WHEN p.source = s.owner AND p.epoch = s.epoch THEN p.state ELSE 'copying' END AS state,
-         CASE WHEN p.source = s.owner AND p.epoch = s.epoch THEN p.reason
-              WHEN p.state = 'stopped' AND p.epoch > s.epoch THEN p.reason
-              ELSE 'not copied yet' END AS reason,
+         CASE WHEN p.source = s.owner AND p.epoch = s.epoch OR p.state = 'stopped' AND p.epoch > s.epoch THEN p.state ELSE 'copying' END AS state,
+         CASE WHEN p.source = s.owner AND p.epoch = s.epoch OR p.state = 'stopped' AND p.epoch > s.epoch THEN p.reason ELSE 'not copied yet' END AS reason,
          CASE WHEN p.source = s.owner AND p.epoch = s.epoch THEN p.since ELSE s.changed_at END AS since
   FROM cell.slots s LEFT JOIN cell.standby_slots p ON p.slot = s.slot
   WHERE s.role IN ('standby', 'incoming');
