@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"time"
 
 	"example.com/cellmart/services/agent/agentapi"
 )
@@ -45,4 +46,30 @@ func invariants(ctx context.Context, c *cli, args []string) error {
 		err = errFails
 	}
 	return err
+}
+
+// outOfPlace says of a cell's database what it has of rows that aren't its own, or
+// not any more; nothing when there are none.
+func outOfPlace(d *agentapi.Database) []string {
+	if d == nil {
+		return nil
+	}
+	age := func(ms int64) time.Duration { return (time.Duration(ms) * time.Millisecond).Round(time.Second) }
+	var out []string
+	switch l := d.Leftovers; {
+	case l == nil:
+		out = append(out, "what is left to be cleaned up isn't known")
+	case l.Slots > 0:
+		out = append(out, fmt.Sprintf("%d rows of %d slots that it let go of wait to be cleaned up, the first for %s", l.Rows, l.Slots, age(l.OldestMS)))
+		if l.Held > 0 {
+			out = append(out, fmt.Sprintf("%d of these slots were taken by another cell: their rows are kept", l.Held))
+		}
+	}
+	switch m := d.Misplaced; {
+	case m == nil:
+		out = append(out, "nobody has looked for rows in the wrong place yet")
+	case m.Rows > 0:
+		out = append(out, fmt.Sprintf("%d rows in the wrong place (%s ago): cellctl invariants names them", m.Rows, age(m.AgeMS)))
+	}
+	return out
 }

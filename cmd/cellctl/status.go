@@ -86,7 +86,7 @@ func printStatus(w io.Writer, all []cellStatus) {
 			fmt.Fprintf(w, "%s: database: %s\n", l.Cell, l.Status.DatabaseError)
 		}
 		if l.Status != nil {
-			for _, text := range stragglers(l.Status) {
+			for _, text := range append(stragglers(l.Status), outOfPlace(l.Status.Database)...) {
 				fmt.Fprintf(w, "%s: %s\n", l.Cell, text)
 			}
 		}

@@ -20,6 +20,8 @@
 //	ROUTE_DIR remembers how far that went
 //	outbox ──bus.Dispatcher──► XOUT streams of the own NATS
 //	WAL ──cdc.Relay──► CDC_search, a stream of the own NATS
+//	rows of slots that were let go of ──cellkit/cleanup──► deleted in batches
+//	every table ──each minute──► rows in the wrong place (I2): a metric, status
 //
 // It listens on three addresses: ADDR for the own zone and the operator (admin
 // routes need the operator's key), PEER_ADDR for peers through the border, and

@@ -42,6 +42,7 @@ type server struct {
 	copies   *standby.Applier // nil where none are kept
 	requests *agentapi.Book
 	sent     func() map[string]agentapi.Ways // what the own dispatcher sent; nil in the global zone
+	places   *places                         // nil in the global zone
 }
 
 // local is for the own zone and the operator.
@@ -156,6 +157,10 @@ func (s *server) handleStatus(c echo.Context) error {
 	s.keeper.mu.Unlock()
 	out.Database = &agentapi.Database{
 		LeaseLeftMS: -1, Owned: n.Owned, Due: n.Due, Open: n.Open, OldestOpenMS: int64(n.OldestOpenMS), Parked: n.Parked, Stuck: n.Stuck,
+	}
+	out.Database.Misplaced = s.places.last()
+	if l, err := s.db.leftovers(ctx); err == nil {
+		out.Database.Leftovers = &l
 	}
 	if !math.IsInf(n.LeaseLeftMS, 1) {
 		out.Database.LeaseLeftMS = int64(n.LeaseLeftMS)

@@ -1,11 +1,13 @@
 package agent
 
 import (
+	"context"
 	"log/slog"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
@@ -210,4 +212,26 @@ func TestMisplacedRowsAreNamed(t *testing.T) {
 		db.Plant(t, in(ownSlot, "DELETE FROM orders.carts; "+tc.undo))
 		db.Plant(t, in(ownSlot, "UPDATE cell.slots SET role = 'owner', owner = 'c1', standby = NULL, incoming = NULL WHERE slot = $slot; UPDATE cell.cleanup_run SET batch_at = NULL"))
 	}
+}
+
+// The look for rows in the wrong place goes on by itself, and its figure has an age.
+func TestMisplacedRowsAreCounted(t *testing.T) {
+	t.Parallel()
+	db, s := wholeCell(t)
+	p := &places{}
+	if l := p.last(); l != nil {
+		t.Errorf("nobody has looked, and %+v is known", l)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); p.watch(ctx, &s, slog.New(slog.DiscardHandler), time.Millisecond) }()
+	is := func(n int64) func() bool {
+		return func() bool { l := p.last(); return l != nil && l.Rows == n }
+	}
+	eventually(t, "nothing is found", is(0))
+	db.Plant(t, "INSERT INTO orders.carts (slot, epoch, rev, user_id) VALUES (30000, 1, 1, 1), (30000, 1, 1, 2)")
+	eventually(t, "two rows are found", is(2))
+	cancel()
+	<-done
+	eventually(t, "what is known gets old", func() bool { return p.last().AgeMS > 20 })
 }

@@ -93,6 +93,13 @@ func (s store) countMisplaced(ctx context.Context) (n int64, err error) {
 	return n, pg.Error(err)
 }
 
+func (s store) leftovers(ctx context.Context) (agentapi.Leftovers, error) {
+	ctx, cancel := context.WithTimeout(ctx, pg.TxTimeout)
+	defer cancel()
+	l, err := leftovers(ctx, s.pool)
+	return l, pg.Error(err)
+}
+
 type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }

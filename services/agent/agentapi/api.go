@@ -77,6 +77,15 @@ type Database struct {
 	OldestOpenMS int64 `json:"oldest_open_ms"`
 	Parked       int   `json:"parked"`
 	Stuck        int   `json:"transfers_stuck"` // not ended after 30 s
+
+	Leftovers *Leftovers `json:"leftovers"` // null = could not be counted
+	Misplaced *Misplaced `json:"misplaced"` // null = nobody has looked yet
+}
+
+// Misplaced is how many rows were in the wrong place (I2), and how long ago.
+type Misplaced struct {
+	Rows  int64 `json:"rows"`
+	AgeMS int64 `json:"age_ms"`
 }
 
 // Transfer is what one cell has of a transfer: the source's side, the
