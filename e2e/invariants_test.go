@@ -36,13 +36,15 @@ func TestPlantedViolationsAreNamed(t *testing.T) {
 	buyer.transfer(t, sent, "SETTLED")
 	atRest(t)
 	user := mustID(t, buyer.id)
+	slot := user.Slot().String()
+	other := outsider(t, slot)
 	plants := []struct {
 		id, cell, do, undo, names string
 	}{
-		{"I1", "c2", "UPDATE cell.slots SET role = 'owner', owner = 'c2' WHERE slot = " + user.Slot().String(),
-			"UPDATE cell.slots SET role = 'none', owner = 'c1' WHERE slot = " + user.Slot().String(), "slot " + user.Slot().String()},
-		{"I2", "c2", "INSERT INTO orders.carts VALUES (" + user.Slot().String() + ", 1, 1, " + buyer.id + ")",
-			"DELETE FROM orders.carts WHERE slot = " + user.Slot().String() + " AND user_id = " + buyer.id, "orders.carts"},
+		{"I1", other, "UPDATE cell.slots SET role = 'owner', owner = '" + other + "' WHERE slot = " + slot,
+			"UPDATE cell.slots SET role = 'none', owner = 'c1' WHERE slot = " + slot + "; DELETE FROM cell.cleanup WHERE slot = " + slot, "slot " + slot},
+		{"I2", other, "INSERT INTO orders.carts VALUES (" + slot + ", 1, 1, " + buyer.id + ")",
+			"DELETE FROM orders.carts WHERE slot = " + slot + " AND user_id = " + buyer.id, "orders.carts: row " + buyer.id + " lies in slot " + slot + ", which c1 owns"},
 		{"I3", "c1", "UPDATE cell.wallets SET available = available + 7, external = external - 7 WHERE user_id = " + buyer.id,
 			"UPDATE cell.wallets SET available = available - 7, external = external + 7 WHERE user_id = " + buyer.id, "user " + buyer.id},
 		{"I4", "c2", "UPDATE cell.credits SET amount = amount + 1 WHERE transfer_id = " + sent,
@@ -102,6 +104,18 @@ func TestUnknownIsNotFine(t *testing.T) {
 	if out, code := cellctl(t, "status"); code != 1 || !strings.Contains(out, "c1") || !strings.Contains(out, "c4      ?") {
 		t.Errorf("status = %d: %s", code, out)
 	}
+}
+
+// outsider is a cell that neither owns a slot nor stands by for it.
+func outsider(t *testing.T, slot string) string {
+	t.Helper()
+	for _, cell := range []string{"c2", "c3", "c4"} {
+		if text(t, cell, "SELECT role FROM cell.slots WHERE slot = "+slot) == "none" {
+			return cell
+		}
+	}
+	t.Fatalf("every cell has a part in slot %s", slot)
+	return ""
 }
 
 // plant runs SQL as the administrator, past fence and triggers.
