@@ -43,6 +43,7 @@ type Config struct {
 	DSN, NATSURL, RouteDir, Operator string
 	CDCDSN, RedisAddr, Process       string
 	ApplierDSN                       string
+	CDCMaxBytes, CDCMaxWAL           int // 0 = what the relay takes by itself
 	RouteKey                         ed25519.PublicKey
 	Cells                            []string
 	Drain                            time.Duration
@@ -74,6 +75,8 @@ func loadConfig(getenv func(string) string) (Config, *env.Reader) {
 	if c.CDCDSN == "" {
 		c.CDCDSN = c.DSN
 	}
+	c.CDCMaxBytes = r.Int("CDC_MAX_BYTES", 0, "bound of each sink's stream in bytes; 0 = 256 MiB")
+	c.CDCMaxWAL = r.Int("CDC_MAX_WAL", 0, "WAL in bytes that may be kept for sinks: alarms at 50 and 80 %, and there a sink that holds it up is detached; 0 = the server's max_slot_wal_keep_size, else 2 GiB")
 	var err error
 	if c.Peers, err = parsePairs(r.List("PEERS", "", "borders of the other zones: c2=host:port,global=host:port; the own zone's is left out")); err != nil {
 		r.Fail("PEERS", err.Error())
@@ -140,7 +143,6 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		k.db = &store{pool}
 		s.db = k.db
 		s.copies = keepCopies(ctx, group, c, pool, log, metrics)
-		s.places = keepClean(ctx, group, c, s.db, log, metrics)
 		s.bank = openBank(c, pool, s.clock.Now, log)
 		exportCounts(ctx, metrics, k.db)
 		dispatcher := bus.NewDispatcher(bus.DispatcherOptions{
@@ -150,7 +152,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		exportLoop(metrics, s)
 		group.Go(func() error { return dispatcher.Run(ctx) })
 	}
-	if err := tellChanges(ctx, group, c, log, metrics); err != nil {
+	if err := tellChanges(ctx, group, c, holder, log, metrics); err != nil {
 		return err
 	}
 	group.Go(func() error { return border.Run(ctx) })
@@ -250,26 +252,38 @@ func toControl(way http.RoundTripper) http.Handler {
 	}
 }
 
-// tellChanges runs the relay of what the zone's database commits, for search.
-func tellChanges(ctx context.Context, group *errgroup.Group, c Config, log *slog.Logger, metrics *obs.Metrics) error {
+// tellChanges runs the relay of what the zone's database commits: for search, and
+// in a cell for every other cell, which may stand by for it.
+func tellChanges(ctx context.Context, group *errgroup.Group, c Config, table *routing.Holder, log *slog.Logger, metrics *obs.Metrics) error {
 	if c.CDCDSN == "" || c.CDCDSN == "off" {
 		return nil
 	}
-	tables := searchapi.CellTables()
-	open := func() (*pgxpool.Pool, error) { return pg.Open(ctx, c.CDCDSN, c.Zone, log) }
-	if c.Zone == Global {
-		tables = searchapi.GlobalTables()
-		open = func() (*pgxpool.Pool, error) { return pg.OpenGlobal(ctx, c.CDCDSN, log) }
+	o := cdc.Options{
+		Zone: c.Zone, DSN: c.CDCDSN, NATSURL: c.NATSURL, Log: log, Metrics: metrics,
+		MaxBytes: int64(c.CDCMaxBytes), MaxWAL: int64(c.CDCMaxWAL),
 	}
-	pool, err := open()
+	var err error
+	if c.Zone == Global {
+		o.Sinks = []cdc.Sink{{Name: searchapi.Sink, Tables: searchapi.GlobalTables()}}
+		o.Pool, err = pg.OpenGlobal(ctx, c.CDCDSN, log)
+	} else {
+		o.Sinks = []cdc.Sink{{Name: searchapi.Sink, Tables: searchapi.CellTables()}}
+		o.Peers = func() (names []string) {
+			if t := table.Load(); t != nil {
+				for _, cell := range t.Cells() {
+					names = append(names, cell.Name)
+				}
+			}
+			return names
+		}
+		o.Pool, err = pg.Open(ctx, c.CDCDSN, c.Zone, log)
+	}
 	if err != nil {
 		return cellkit.Usage{Err: fmt.Errorf("AGENT_CDC_DSN: %w", err)}
 	}
-	relay := cdc.NewRelay(cdc.Options{
-		Zone: c.Zone, Pool: pool, DSN: c.CDCDSN, NATSURL: c.NATSURL, Sink: searchapi.Sink, Tables: tables, Log: log, Metrics: metrics,
-	})
+	relay := cdc.NewRelay(o)
 	group.Go(func() error {
-		defer pool.Close()
+		defer o.Pool.Close()
 		return relay.Run(ctx)
 	})
 	return nil

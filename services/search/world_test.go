@@ -109,7 +109,7 @@ func (w *world) run(name string, f func(context.Context) error, then func()) {
 
 func (w *world) relay(tables cdc.Tables) {
 	r := cdc.NewRelay(cdc.Options{
-		Zone: routing.Global, Pool: w.pool, DSN: w.db.AgentDSN, NATSURL: w.nats.URL, Sink: searchapi.Sink, Tables: tables,
+		Zone: routing.Global, Pool: w.pool, DSN: w.db.AgentDSN, NATSURL: w.nats.URL, Sinks: []cdc.Sink{{Name: searchapi.Sink, Tables: tables}},
 		Log: w.log, Beat: 300 * time.Millisecond,
 	})
 	w.run("relay", r.Run, func() {})

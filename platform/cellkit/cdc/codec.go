@@ -30,7 +30,7 @@ const (
 
 var errBundle = errors.New("not a bundle of changes")
 
-var kinds = [...]Kind{KindTx, KindResync, KindBegin, KindCopy, KindEnd}
+var kinds = [...]Kind{KindTx, KindResync, KindBegin, KindCopy, KindEnd, KindSchema}
 
 var ops = [...]Op{Insert, Update, Delete}
 
@@ -58,6 +58,15 @@ func appendText(dst []byte, s string) []byte {
 type encoder struct{ tables []Row }
 
 func (e *encoder) message(dst []byte, m *Message) []byte {
+	dst = binary.AppendUvarint(e.head(dst, m), uint64(len(m.Rows)))
+	for i := range m.Rows {
+		dst = e.row(dst, &m.Rows[i])
+	}
+	return dst
+}
+
+// head writes a message up to the number of its rows.
+func (e *encoder) head(dst []byte, m *Message) []byte {
 	var flags byte
 	if m.Kind == KindTx && (m.Chunk != 1 || m.Chunks != 1) || m.Kind != KindTx && m.Chunk+m.Chunks+int(m.Commit) != 0 {
 		flags |= flagChunk
@@ -96,26 +105,12 @@ func (e *encoder) message(dst []byte, m *Message) []byte {
 	if flags&flagReason != 0 {
 		dst = appendText(dst, m.Reason)
 	}
-	dst = binary.AppendUvarint(dst, uint64(len(m.Rows)))
-	for i := range m.Rows {
-		dst = e.row(dst, &m.Rows[i])
-	}
 	return dst
 }
 
 func (e *encoder) row(dst []byte, r *Row) []byte {
 	dst = append(dst, byte(slices.Index(ops[:], r.Op)))
-	n := slices.IndexFunc(e.tables, func(t Row) bool { return t.Table == r.Table && sameColumns(t.Columns, r.Columns) })
-	if n >= 0 {
-		dst = binary.AppendUvarint(dst, uint64(n))
-	} else {
-		dst = binary.AppendUvarint(dst, uint64(len(e.tables)))
-		e.tables = append(e.tables, Row{Table: r.Table, Columns: r.Columns})
-		dst = binary.AppendUvarint(appendText(dst, r.Table), uint64(len(r.Columns)))
-		for _, c := range r.Columns {
-			dst = appendText(dst, c)
-		}
-	}
+	dst = e.use(dst, r.Table, r.Columns)
 	for i := range r.Columns {
 		v := Value{State: Null}
 		if i < len(r.Values) {
@@ -131,6 +126,55 @@ func (e *encoder) row(dst []byte, r *Row) []byte {
 		}
 	}
 	return dst
+}
+
+// use names a row's table, and defines it at its first use.
+func (e *encoder) use(dst []byte, table string, columns []string) []byte {
+	for n, t := range e.tables {
+		if t.Table == table && sameColumns(t.Columns, columns) {
+			return binary.AppendUvarint(dst, uint64(n))
+		}
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(e.tables)))
+	e.tables = append(e.tables, Row{Table: table, Columns: columns})
+	dst = binary.AppendUvarint(appendText(dst, table), uint64(len(columns)))
+	for _, c := range columns {
+		dst = appendText(dst, c)
+	}
+	return dst
+}
+
+// raw writes a row of what pgoutput sent, without making values of it.
+func (e *encoder) raw(dst []byte, v *view, op Op, tuple []byte) ([]byte, error) {
+	columns, place := v.columns, v.place
+	if op == Delete {
+		columns, place = v.keys, v.inKey
+	}
+	dst = append(dst, byte(slices.Index(ops[:], op)))
+	dst = e.use(dst, v.table, columns)
+	i, at := 0, 2
+	for _, n := range place {
+		for ; i < n; i++ {
+			_, next, err := field(tuple, at)
+			if err != nil {
+				return dst, err
+			}
+			at = next
+		}
+		text, next, err := field(tuple, at)
+		switch {
+		case err != nil:
+			return dst, err
+		case text != nil:
+			dst = append(binary.AppendUvarint(dst, uint64(len(text))+2), text...)
+		case tuple[at] == 'u':
+			dst = append(dst, 1)
+		default:
+			dst = append(dst, 0)
+		}
+		i, at = i+1, next
+	}
+	return dst, nil
 }
 
 func sameColumns(a, b []string) bool {

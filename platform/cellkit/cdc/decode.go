@@ -1,6 +1,8 @@
 package cdc
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,150 +11,411 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// relation is a table as the WAL's reader was told, and what of it is taken.
+// slotsTable says where a slot's changes go. It is itself sent to whom it concerns.
+const slotsTable = "cell.slots"
+
+var beatPrefix = []byte("cellmart.beat\x00")
+
+// relation is a table as the WAL's reader was told, and who takes what of it.
 type relation struct {
 	table   string
-	wanted  bool
-	columns []string // those that are taken
-	keys    []string // of them, the key
-	place   []int    // in the tuple, of each of columns
-	inKey   []bool   // of each of columns
+	columns []string
+	key     []bool
+	slot    int // the column's place, -1 = none
+	unit    bool
+	whole   *view // for standbys
+	listed  []*view
+	// Of cell.slots: where its other columns are.
+	standby, incoming int
 }
 
-// decoder makes messages of pgoutput's. It holds at most one chunk of rows.
+// view is what a target takes of a table.
+type view struct {
+	to      *target // nil = it depends on the row's slot
+	table   string
+	columns []string
+	place   []int    // in the tuple, of each of columns
+	keys    []string // the same of the key, for a delete
+	inKey   []int
+}
+
+// row is one that waits for its transaction's end: a tuple in decoder.raw.
+type pending struct {
+	v   *view
+	op  Op
+	off int
+}
+
+// target is a sink in this session.
+type target struct {
+	sink Sink
+	out  *outlet
+
+	// Of the open transaction:
+	rows    []pending
+	touched bool
+	chunk   int
+	resync  string
+
+	asked chan struct{} // a copy
+}
+
+// decoder makes messages of pgoutput's, for every sink at once. It holds at most
+// a chunk of rows.
 type decoder struct {
-	tables    Tables
-	relations map[uint32]relation
+	own     string // zone
+	units   []string
+	targets []*target
+	byCell  []*target // by the slot map's numbers; nil = not a sink
+	known   *known
+	bound   int // of rows held
+
+	relations map[uint32]*relation
+	pos       LSN // end of the last transaction
 
 	open    bool // inside a transaction
 	foreign bool // it came from another database by replication: an echo
+	beat    bool // it is a heartbeat
+	learned bool // it changed what is known
 	commit  LSN
 	at      time.Time
-	rows    []Row
-	size    int
-	chunk   int
-	resync  string // why the sink must copy again
+	raw     []byte // the tuples of its rows
+	touched []*target
 }
 
-func newDecoder(tables Tables) *decoder {
-	return &decoder{tables: tables, relations: map[uint32]relation{}}
-}
+var pgEpoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// decode takes one message of pgoutput. It calls emit with what is to be
-// published: chunks of a transaction as they fill, and its last at the commit.
-// A transaction without rows for the sink is published only as heartbeat.
-func (d *decoder) decode(data []byte, emit func(m Message, end LSN) error) error {
-	msg, err := pglogrepl.Parse(data)
-	if err != nil {
-		return err
+var errFormat = errors.New("pgoutput sent something that can't be read")
+
+// emit publishes a message; rows are in raw. advance is the position after it, 0 if it moves none.
+type emit func(t *target, m Message, raw []byte, rows []pending, advance LSN) error
+
+// decode takes one message of pgoutput.
+func (d *decoder) decode(data []byte, send emit) error {
+	if len(data) < 2 {
+		return errFormat
 	}
-	switch m := msg.(type) {
-	case *pglogrepl.BeginMessage:
-		*d = decoder{tables: d.tables, relations: d.relations, open: true, commit: LSN(m.FinalLSN), at: m.CommitTime}
-	case *pglogrepl.OriginMessage:
-		d.foreign = true
-	case *pglogrepl.RelationMessage:
-		d.relations[m.RelationID] = d.relation(m)
-	case *pglogrepl.InsertMessage:
-		return d.change(m.RelationID, nil, m.Tuple, Insert, emit)
-	case *pglogrepl.UpdateMessage:
-		return d.change(m.RelationID, m.OldTuple, m.NewTuple, Update, emit)
-	case *pglogrepl.DeleteMessage:
-		return d.change(m.RelationID, m.OldTuple, nil, Delete, emit)
-	case *pglogrepl.TruncateMessage:
-		for _, id := range m.RelationIDs {
-			if r := d.relations[id]; r.wanted {
-				d.resync = r.table + " was truncated"
-			}
+	body := data[1:]
+	switch data[0] {
+	case 'B':
+		if len(body) < 20 {
+			return errFormat
 		}
-	case *pglogrepl.CommitMessage:
-		return d.end(LSN(m.TransactionEndLSN), emit)
-	case *pglogrepl.LogicalDecodingMessage, *pglogrepl.TypeMessage:
-		// A heartbeat's transaction is seen at its commit.
+		d.open, d.foreign, d.beat, d.learned = true, false, false, false
+		d.commit = LSN(binary.BigEndian.Uint64(body))
+		d.at = pgEpoch.Add(time.Duration(int64(binary.BigEndian.Uint64(body[8:]))) * time.Microsecond)
+	case 'O':
+		d.foreign = true
+	case 'I', 'U', 'D':
+		return d.change(Op(data[:1]), body, send)
+	case 'C':
+		if len(body) < 25 {
+			return errFormat
+		}
+		return d.end(LSN(binary.BigEndian.Uint64(body[9:])), send)
+	case 'M':
+		d.beat = d.beat || len(body) > 9 && bytes.HasPrefix(body[9:], beatPrefix)
+	case 'R', 'T':
+		msg, err := pglogrepl.Parse(data)
+		if err != nil {
+			return err
+		}
+		switch m := msg.(type) {
+		case *pglogrepl.RelationMessage:
+			return d.relation(m, send)
+		case *pglogrepl.TruncateMessage:
+			d.truncated(m)
+		}
+	case 'Y':
 	default:
-		return fmt.Errorf("pgoutput sent a %s, which isn't expected", msg.Type())
+		return fmt.Errorf("pgoutput sent a message %q, which isn't expected", data[:1])
 	}
 	return nil
 }
 
-func (d *decoder) relation(m *pglogrepl.RelationMessage) relation {
-	r := relation{table: m.Namespace + "." + m.RelationName}
-	list, ok := d.tables[r.table]
-	r.wanted = ok
+func (d *decoder) relation(m *pglogrepl.RelationMessage, send emit) error {
+	r := &relation{table: m.Namespace + "." + m.RelationName, slot: -1, standby: -1, incoming: -1}
 	for i, c := range m.Columns {
-		key := c.Flags&1 == 1
-		if !ok || !key && len(list) > 0 && !slices.Contains(list, c.Name) {
-			continue
-		}
-		r.columns, r.place, r.inKey = append(r.columns, c.Name), append(r.place, i), append(r.inKey, key)
-		if key {
-			r.keys = append(r.keys, c.Name)
+		r.columns = append(r.columns, c.Name)
+		r.key = append(r.key, c.Flags&1 == 1)
+		switch c.Name {
+		case "slot":
+			r.slot = i
+		case "standby":
+			r.standby = i
+		case "incoming":
+			r.incoming = i
 		}
 	}
-	return r
-}
-
-func (d *decoder) change(id uint32, old, tuple *pglogrepl.TupleData, op Op, emit func(Message, LSN) error) error {
-	r, ok := d.relations[id]
-	if !ok || !d.open {
-		return errors.New("pgoutput sent a row before its table or transaction")
+	r.unit = r.slot >= 0 && (slices.Contains(d.units, r.table) || r.table == slotsTable)
+	r.whole = r.view(nil, nil)
+	for _, t := range d.targets {
+		if columns, ok := t.sink.Tables[r.table]; ok {
+			r.listed = append(r.listed, r.view(t, columns))
+		}
 	}
-	if !r.wanted || d.foreign {
+	d.relations[m.RelationID] = r
+	before, ok := d.known.columns[r.table]
+	if ok && slices.Equal(before, r.columns) {
 		return nil
 	}
-	// With the default identity the old tuple is there only when the key has changed.
-	if old != nil {
-		d.add(Row{Table: r.table, Op: Delete, Columns: r.keys, Values: r.values(old, true)})
-		if op == Update {
-			op = Insert
-		}
-	}
-	if tuple != nil {
-		d.add(Row{Table: r.table, Op: op, Columns: r.columns, Values: r.values(tuple, false)})
-	}
-	if d.size < chunkBytes {
+	d.known.columns[r.table] = r.columns
+	d.learned = true
+	if !ok {
 		return nil
 	}
-	d.chunk++
-	m := Message{Kind: KindTx, LSN: d.commit, Commit: d.commit, Chunk: d.chunk, At: d.at, Rows: d.rows}
-	d.rows, d.size = nil, 0
-	return emit(m, 0)
-}
-
-func (d *decoder) add(r Row) {
-	d.rows = append(d.rows, r)
-	d.size += r.size()
-}
-
-// values reads a tuple; keyOnly when the rest of it has no values.
-func (r relation) values(t *pglogrepl.TupleData, keyOnly bool) []Value {
-	out := make([]Value, 0, len(r.columns))
-	for i, n := range r.place {
-		if keyOnly && !r.inKey[i] {
+	row := Row{Table: r.table, Op: Update, Columns: r.columns, Values: make([]Value, len(r.columns))}
+	for i := range row.Values {
+		row.Values[i].State = Same
+	}
+	for _, t := range d.targets {
+		if _, listed := t.sink.Tables[r.table]; !listed && (t.sink.Cell == "" || !r.unit) {
 			continue
 		}
-		v := Value{State: Null}
-		if n < len(t.Columns) {
-			switch c := t.Columns[n]; c.DataType {
-			case pglogrepl.TupleDataTypeNull:
-			case pglogrepl.TupleDataTypeToast:
-				v.State = Same
-			default:
-				v = Value{Text: string(c.Data)}
-			}
-		}
-		out = append(out, v)
-	}
-	return out
-}
-
-func (d *decoder) end(end LSN, emit func(Message, LSN) error) error {
-	d.open = false
-	if d.resync != "" {
-		if err := emit(Message{Kind: KindResync, Reason: d.resync, At: d.at}, 0); err != nil {
+		if err := send(t, Message{Kind: KindSchema, At: d.at, Rows: []Row{row}}, nil, nil, 0); err != nil {
 			return err
 		}
 	}
-	d.chunk++
-	return emit(Message{Kind: KindTx, LSN: end, Commit: d.commit, Chunk: d.chunk, Chunks: d.chunk, At: d.at, Rows: d.rows}, end)
+	return nil
+}
+
+// view chooses columns; none listed means all, and the key is always there.
+func (r *relation) view(t *target, list []string) *view {
+	v := &view{to: t, table: r.table}
+	for i, name := range r.columns {
+		if r.key[i] {
+			v.keys, v.inKey = append(v.keys, name), append(v.inKey, i)
+		}
+		if r.key[i] || len(list) == 0 || slices.Contains(list, name) {
+			v.columns, v.place = append(v.columns, name), append(v.place, i)
+		}
+	}
+	return v
+}
+
+func (d *decoder) truncated(m *pglogrepl.TruncateMessage) {
+	for _, id := range m.RelationIDs {
+		r := d.relations[id]
+		if r == nil {
+			continue
+		}
+		for _, v := range r.listed {
+			d.touch(v.to).resync = r.table + " was truncated"
+		}
+		for _, t := range d.targets {
+			if r.unit && t.sink.Cell != "" {
+				d.touch(t).resync = r.table + " was truncated"
+			}
+		}
+	}
+}
+
+func (d *decoder) touch(t *target) *target {
+	if !t.touched {
+		t.touched = true
+		d.touched = append(d.touched, t)
+	}
+	return t
+}
+
+// change takes a row. With the default identity the old tuple is there only when
+// the key has changed, or the row is gone.
+func (d *decoder) change(op Op, body []byte, send emit) error {
+	if len(body) < 5 {
+		return errFormat
+	}
+	r := d.relations[binary.BigEndian.Uint32(body)]
+	if r == nil || !d.open {
+		return errors.New("pgoutput sent a row before its table or transaction")
+	}
+	if d.foreign {
+		return nil
+	}
+	kind, tuple := body[4], body[5:]
+	if kind != 'N' {
+		n, err := tupleEnd(tuple)
+		if err != nil {
+			return err
+		}
+		if err := d.row(r, Delete, tuple[:n]); err != nil {
+			return err
+		}
+		if op == Delete {
+			return d.full(send)
+		}
+		if tuple = tuple[n:]; len(tuple) < 1 || tuple[0] != 'N' {
+			return errFormat
+		}
+		op, tuple = Insert, tuple[1:]
+	}
+	if err := d.row(r, op, tuple); err != nil {
+		return err
+	}
+	return d.full(send)
+}
+
+// row notes a tuple for those who take it.
+func (d *decoder) row(r *relation, op Op, tuple []byte) error {
+	off := -1
+	note := func(t *target, v *view) {
+		if t == nil || !t.out.takes() {
+			return
+		}
+		if off < 0 {
+			off = len(d.raw)
+			d.raw = append(d.raw, tuple...)
+		}
+		t.rows = append(d.touch(t).rows, pending{v, op, off})
+	}
+	for _, v := range r.listed {
+		note(v.to, v)
+	}
+	if !r.unit {
+		return nil
+	}
+	text, err := column(tuple, r.slot)
+	if err != nil {
+		return err
+	}
+	slot, err := slotNumber(text)
+	if err != nil {
+		return fmt.Errorf("%s: slot %q: %w", r.table, text, err)
+	}
+	if r.table != slotsTable {
+		p := d.known.slots.slots[slot]
+		note(d.cell(p.standby), r.whole)
+		if p.incoming != p.standby {
+			note(d.cell(p.incoming), r.whole)
+		}
+		return nil
+	}
+	var standby, incoming []byte
+	if op != Delete {
+		if standby, err = column(tuple, r.standby); err != nil {
+			return err
+		}
+		if r.incoming >= 0 {
+			if incoming, err = column(tuple, r.incoming); err != nil {
+				return err
+			}
+		}
+	}
+	was, is := d.known.slots.set(slot, string(standby), string(incoming))
+	d.learned = d.learned || was != is
+	told := [...]uint16{was.standby, was.incoming, is.standby, is.incoming}
+	for i, c := range told {
+		if c != 0 && !slices.Contains(told[:i], c) {
+			note(d.cell(c), r.whole)
+		}
+	}
+	return nil
+}
+
+// cell gives the sink of a cell by its number in the slot map.
+func (d *decoder) cell(n uint16) *target {
+	if n == 0 {
+		return nil
+	}
+	for int(n) >= len(d.byCell) {
+		name := d.known.slots.cells[len(d.byCell)]
+		var t *target
+		if i := slices.IndexFunc(d.targets, func(t *target) bool { return t.sink.Cell != "" && t.sink.Cell == name }); i >= 0 && name != d.own {
+			t = d.targets[i]
+		}
+		d.byCell = append(d.byCell, t)
+	}
+	return d.byCell[n]
+}
+
+// full sends chunks of the open transaction when enough is held.
+func (d *decoder) full(send emit) error {
+	if len(d.raw) < d.bound {
+		return nil
+	}
+	for _, t := range d.touched {
+		if len(t.rows) == 0 {
+			continue
+		}
+		t.chunk++
+		if err := send(t, Message{Kind: KindTx, LSN: d.commit, Commit: d.commit, Chunk: t.chunk, At: d.at}, d.raw, t.rows, 0); err != nil {
+			return err
+		}
+		t.rows = t.rows[:0]
+	}
+	d.raw = d.raw[:0]
+	return nil
+}
+
+func (d *decoder) end(end LSN, send emit) error {
+	d.open = false
+	for _, t := range d.touched {
+		if t.resync != "" {
+			if err := send(t, Message{Kind: KindResync, Reason: t.resync, At: d.at}, nil, nil, 0); err != nil {
+				return err
+			}
+		}
+		t.chunk++
+		m := Message{Kind: KindTx, LSN: end, Commit: d.commit, Chunk: t.chunk, Chunks: t.chunk, At: d.at}
+		if err := send(t, m, d.raw, t.rows, end); err != nil {
+			return err
+		}
+		t.rows, t.chunk, t.resync, t.touched = t.rows[:0], 0, "", d.beat // a heartbeat reaches those that had nothing
+	}
+	if d.beat {
+		for _, t := range d.targets {
+			if !t.touched {
+				if err := send(t, Message{Kind: KindTx, LSN: end, Commit: d.commit, Chunk: 1, Chunks: 1, At: d.at}, nil, nil, end); err != nil {
+					return err
+				}
+			}
+			t.touched = false
+		}
+	}
+	d.touched, d.raw, d.pos = d.touched[:0], d.raw[:0], end
+	return nil
+}
+
+// tupleEnd says how many bytes a tuple has.
+func tupleEnd(t []byte) (int, error) {
+	if len(t) < 2 {
+		return 0, errFormat
+	}
+	at := 2
+	for range binary.BigEndian.Uint16(t) {
+		_, next, err := field(t, at)
+		if err != nil {
+			return 0, err
+		}
+		at = next
+	}
+	return at, nil
+}
+
+// column gives the text of a tuple's value, nil when it has none.
+func column(t []byte, place int) (v []byte, err error) {
+	at := 2
+	for range place + 1 {
+		if v, at, err = field(t, at); err != nil {
+			return nil, err
+		}
+	}
+	return v, nil
+}
+
+// field reads the value at a place; nil is NULL or not sent.
+func field(t []byte, at int) (v []byte, next int, err error) {
+	if at >= len(t) {
+		return nil, 0, errFormat
+	}
+	if t[at] != 't' {
+		return nil, at + 1, nil
+	}
+	if at+5 > len(t) {
+		return nil, 0, errFormat
+	}
+	n := int(binary.BigEndian.Uint32(t[at+1:]))
+	if next = at + 5 + n; n < 0 || next > len(t) {
+		return nil, 0, errFormat
+	}
+	return t[at+5 : next : next], next, nil
 }

@@ -128,7 +128,7 @@ func (w *world) halt(name string) {
 // relay starts the relay; step is a failpoint, or nil.
 func (w *world) relay(step func(string) error) {
 	o := cdc.Options{
-		Zone: w.db.Cell, Pool: w.pool, DSN: w.db.AgentDSN, NATSURL: w.nats.URL, Sink: "test", Tables: shopTables,
+		Zone: w.db.Cell, Pool: w.pool, DSN: w.db.AgentDSN, NATSURL: w.nats.URL, Sinks: []cdc.Sink{{Name: "test", Tables: shopTables}},
 		Log: w.log, Beat: 300 * time.Millisecond, MaxBytes: w.small,
 	}
 	w.run("relay", cdc.NewRelay(o.WithStep(step)).Run)

@@ -37,6 +37,7 @@ const (
 	KindBegin  Kind = "begin"  // a copy begins
 	KindCopy   Kind = "copy"   // rows of a copy
 	KindEnd    Kind = "end"    // the copy is whole
+	KindSchema Kind = "schema" // a table's columns are others from here on: its one row names them
 )
 
 // Message is one step of a stream's chain. The stream carries bundles of them
@@ -135,3 +136,6 @@ type ask struct {
 	Reason string  `json:"reason"`
 	Slots  []int32 `json:"slots,omitempty"` // nil = all that the sink takes
 }
+
+// StandbySink is the sink of a cell that stands by for others.
+func StandbySink(cell string) string { return "standby_" + cell }

@@ -70,7 +70,7 @@ func advance(p Position, m Message) (next Position, v verdict, why string) {
 	}
 	next = p
 	switch m.Kind {
-	case Kind("schema"): // KindSchema
+	case KindSchema: // KindSchema
 		return p, apply, ""
 	case KindTx:
 		switch {

@@ -31,21 +31,31 @@ func Migrations() pg.Migrations { return pg.Sub("cdc", files) }
 // means all. What isn't listed never leaves the database.
 type Tables map[string][]string
 
-// Publish brings the publication to these tables and lets the agent read them.
-// It is a part of migrating, as the role that owns the tables. A slot decodes
-// with the publication as it was at that place of the WAL, so this comes before
-// the relay's first start.
+// Publish brings the publication to these tables and, in a cell, to all unit data
+// and where the slots are; and lets the agent read them. It is a part of
+// migrating, as the role that owns the tables. A slot decodes with the publication
+// as it was at that place of the WAL, so this comes before the relay's first start.
 func Publish(ctx context.Context, dsn string, tables Tables) error {
 	c, err := pgx.Connect(ctx, dsn)
 	if err != nil {
 		return pg.Error(err)
 	}
 	defer c.Close(context.WithoutCancel(ctx))
-	var names []string
-	for _, t := range slices.Sorted(maps.Keys(tables)) {
-		names = append(names, quote(t))
-	}
 	return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
+		all, err := units(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if len(all) > 0 {
+			all = append(all, slotsTable)
+		}
+		all = append(all, slices.Collect(maps.Keys(tables))...)
+		slices.Sort(all)
+		all = slices.Compact(all)
+		var names []string
+		for _, t := range all {
+			names = append(names, quote(t))
+		}
 		var have bool
 		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = $1)", Publication).Scan(&have); err != nil {
 			return err
@@ -53,9 +63,8 @@ func Publish(ctx context.Context, dsn string, tables Tables) error {
 		q := "CREATE PUBLICATION " + Publication + " FOR TABLE "
 		if have {
 			var same bool
-			err := tx.QueryRow(ctx, `SELECT coalesce(array_agg(schemaname || '.' || tablename ORDER BY 1), '{}') = $2::text[]
-				FROM (SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = $1 ORDER BY 1, 2) t`,
-				Publication, slices.Sorted(maps.Keys(tables))).Scan(&same)
+			err := tx.QueryRow(ctx, `SELECT coalesce(array_agg(schemaname || '.' || tablename ORDER BY (schemaname || '.' || tablename) COLLATE "C"), '{}') = $2::text[]
+				FROM pg_publication_tables WHERE pubname = $1`, Publication, all).Scan(&same)
 			if err != nil || same {
 				return err
 			}
@@ -64,9 +73,21 @@ func Publish(ctx context.Context, dsn string, tables Tables) error {
 		if _, err := tx.Exec(ctx, q+strings.Join(names, ", ")); err != nil {
 			return fmt.Errorf("publication: %w", err)
 		}
-		_, err := tx.Exec(ctx, "GRANT SELECT ON "+strings.Join(names, ", ")+" TO "+pg.RoleAgent)
+		_, err = tx.Exec(ctx, "GRANT SELECT ON "+strings.Join(names, ", ")+" TO "+pg.RoleAgent)
 		return err
 	})
+}
+
+// units are the tables of unit data; none where there is no cell.
+func units(ctx context.Context, q interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}) (names []string, err error) {
+	var cell bool
+	if err := q.QueryRow(ctx, "SELECT to_regclass('cell.unit_tables') IS NOT NULL").Scan(&cell); err != nil || !cell {
+		return nil, err
+	}
+	err = q.QueryRow(ctx, "SELECT coalesce(array_agg(name ORDER BY name), '{}') FROM cell.unit_tables").Scan(&names)
+	return names, err
 }
 
 // quote makes an identifier of schema.table.
@@ -83,6 +104,7 @@ type slotState struct {
 	reason    string
 	losses    int
 	confirmed LSN
+	known     *known // at that position
 }
 
 // store is the relay's own state in the database.
@@ -176,15 +198,21 @@ func (r *Relay) openSlot(ctx context.Context, conn *pgconn.PgConn) (st slotState
 	if err != nil {
 		return st, err
 	}
-	if st.state == "made" && exists && usable {
+	reason := ""
+	switch {
+	case st.state != "made":
+	case !exists:
+		reason = "the replication slot is gone"
+	case !usable:
+		reason = "the replication slot has lost its WAL"
+	default:
 		st.confirmed = confirmed
-		return st, nil
-	}
-	if st.state == "made" {
-		reason := "the replication slot is gone"
-		if exists {
-			reason = "the replication slot has lost its WAL"
+		if st.known, err = r.store.knownAt(ctx, confirmed); err != nil || st.known != nil {
+			return st, err
 		}
+		reason = "where the slots' changes go isn't known for the replication slot's position"
+	}
+	if reason != "" {
 		if err := r.store.lost(ctx, reason); err != nil {
 			return st, err
 		}
@@ -204,15 +232,8 @@ func (r *Relay) openSlot(ctx context.Context, conn *pgconn.PgConn) (st slotState
 	if err := r.store.set(ctx, "making"); err != nil {
 		return st, err
 	}
-	// This waits for all transactions that run at the moment.
-	_, err = pglogrepl.CreateReplicationSlot(ctx, conn, st.name, "pgoutput", pglogrepl.CreateReplicationSlotOptions{
-		Mode: pglogrepl.LogicalReplication, SnapshotAction: "NOEXPORT_SNAPSHOT",
-	})
-	if err != nil {
+	if err := r.makeSlot(ctx, conn, st.name); err != nil {
 		return st, fmt.Errorf("make the slot: %w", err)
-	}
-	if err := r.at("slot-made"); err != nil {
-		return st, err
 	}
 	if err := r.store.set(ctx, "made"); err != nil {
 		return st, err
@@ -221,6 +242,44 @@ func (r *Relay) openSlot(ctx context.Context, conn *pgconn.PgConn) (st slotState
 	if st, err = r.store.look(ctx); err != nil {
 		return st, err
 	}
-	_, _, st.confirmed, err = r.store.onServer(ctx, st.name)
+	if _, _, st.confirmed, err = r.store.onServer(ctx, st.name); err != nil {
+		return st, err
+	}
+	if st.known, err = r.store.knownAt(ctx, st.confirmed); err == nil && st.known == nil {
+		err = errors.New("the new slot's map isn't there")
+	}
 	return st, err
+}
+
+// makeSlot makes the slot, which waits for all transactions that run at the
+// moment, and stores the slot map as of its first position.
+func (r *Relay) makeSlot(ctx context.Context, conn *pgconn.PgConn, name string) error {
+	slot, err := pglogrepl.CreateReplicationSlot(ctx, conn, name, "pgoutput", pglogrepl.CreateReplicationSlotOptions{
+		Mode: pglogrepl.LogicalReplication, SnapshotAction: "EXPORT_SNAPSHOT",
+	})
+	if err != nil {
+		return err
+	}
+	if err := r.at("slot-made"); err != nil {
+		return err
+	}
+	var at LSN
+	if err := at.UnmarshalText([]byte(slot.ConsistentPoint)); err != nil {
+		return err
+	}
+	k := &known{columns: map[string][]string{}}
+	err = pgx.BeginTxFunc(ctx, r.o.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SET TRANSACTION SNAPSHOT '"+slot.SnapshotName+"'"); err != nil {
+			return err
+		}
+		k.slots, err = readSlots(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := r.o.Pool.Exec(ctx, "DELETE FROM cdc.maps"); err != nil { // of a slot that is gone
+		return err
+	}
+	return r.store.know(ctx, at, k)
 }

@@ -2,9 +2,12 @@ package cdc
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -12,39 +15,63 @@ import (
 )
 
 const (
-	chunkBytes   = 256 << 10 // of one message, about; NATS takes 1 MB
-	maxInFlight  = 512       // messages that the stream hasn't acknowledged
+	chunkBytes   = 256 << 10 // of a bundle, and of a transaction's chunk; NATS takes 1 MB
+	maxInFlight  = 512       // bundles that the stream hasn't acknowledged
 	maxBytes     = 16 << 20  // of those
 	ackLimit     = 5 * time.Second
 	defaultBound = 256 << 20 // of the stream
 )
 
-// outlet publishes to one sink's stream in one session of the relay. Each
-// message names the sequence that it must follow, so the stream has them in
-// order and whole up to some place, or the session ends.
+// What a stream is in this session.
+const (
+	attached int32 = iota
+	full           // it takes no more at the moment; the sink counts, and goes on when there is room
+	detached       // the sink doesn't count, and is sent nothing
+)
+
+// outlet publishes to one sink's stream in one session of the relay. Each bundle
+// names the sequence that it must follow, so the stream has them in order and
+// whole up to some place, or the session ends.
 type outlet struct {
 	js       jetstream.JetStream
+	stream   jetstream.Stream
 	subject  string
 	identity Message // zone and incarnation
+	bound    int64
+	limit    int // bytes of a bundle that is sent
 
-	mu        sync.Mutex
-	seq       uint64 // of the last message published
-	pos       LSN    // of the last transaction published
-	confirmed LSN    // of the last that is acknowledged, with all before it
-	flights   []flight
-	bytes     int
-	err       error
+	state atomic.Int32
+
+	mu      sync.Mutex
+	seq     uint64 // of the last bundle published
+	pos     LSN    // of the last transaction published
+	acked   kept   // the last that is acknowledged, with all before it
+	flights []flight
+	bytes   int
+	since   time.Time // full since
+	err     error
+
+	enc    encoder
+	body   []byte // the bundle that is gathered
+	count  int    // its messages
+	number int    // where in body that is written
+}
+
+// kept is how far a stream is: its sequence, and the position of that bundle.
+type kept struct {
+	seq uint64
+	pos LSN
 }
 
 type flight struct {
 	ack  jetstream.PubAckFuture
-	lsn  LSN // what is confirmed when it has arrived, 0 = nothing
+	pos  LSN
 	size int
 }
 
 // openOutlet makes the stream if it isn't there, and continues it. A full stream
-// refuses new messages rather than to lose old ones; acknowledged ones go.
-func openOutlet(ctx context.Context, js jetstream.JetStream, sink string, bound int64, identity Message, from LSN) (*outlet, error) {
+// refuses new bundles rather than to lose old ones; acknowledged ones go.
+func openOutlet(ctx context.Context, js jetstream.JetStream, sink string, bound int64, identity Message) (*outlet, uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	s, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
@@ -53,24 +80,96 @@ func openOutlet(ctx context.Context, js jetstream.JetStream, sink string, bound 
 		MaxBytes: bound, MaxMsgs: -1, MaxMsgsPerSubject: -1, Replicas: 1, Duplicates: 2 * time.Second,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("stream %s: %w", StreamName(sink), err)
+		return nil, 0, fmt.Errorf("stream %s: %w", StreamName(sink), err)
 	}
 	info, err := s.Info(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("stream %s: %w", StreamName(sink), err)
+		return nil, 0, fmt.Errorf("stream %s: %w", StreamName(sink), err)
 	}
-	return &outlet{
-		js: js, subject: subject(sink, identity.Zone), identity: identity,
-		seq: info.State.LastSeq, pos: from, confirmed: from,
-	}, nil
+	o := &outlet{
+		js: js, stream: s, subject: subject(sink, identity.Zone), identity: identity, bound: bound,
+		limit: pieceOf(bound), seq: info.State.LastSeq,
+	}
+	return o, info.State.Msgs, nil
 }
 
-// publish sends a message; advance is the position after it, 0 if it moves none.
-// It doesn't wait for the acknowledgement, but for room. Meanwhile it calls tick
-// each second, for who has a connection to keep alive.
-func (o *outlet) publish(ctx context.Context, m Message, advance LSN, tick func() error) error {
+// pieceOf is how large a bundle may grow before it is sent: it then takes at most
+// about a quarter of the stream.
+func pieceOf(bound int64) int { return int(min(chunkBytes, bound/8)) }
+
+// begin says where the stream's chain goes on.
+func (o *outlet) begin(state int32, pos LSN) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.pos, o.acked = pos, kept{o.seq, pos}
+	o.state.Store(state)
+}
+
+// takes says whether rows go to the stream.
+func (o *outlet) takes() bool { return o.state.Load() == attached }
+
+// add gathers a message of the WAL. What the stream has already is left out.
+func (o *outlet) add(ctx context.Context, m Message, raw []byte, rows []pending, advance LSN, tick func() error) error {
+	o.mu.Lock()
+	if !o.takes() || m.Kind == KindTx && m.Commit < o.pos {
+		o.mu.Unlock()
+		return nil
+	}
+	if len(m.Rows) > 0 || rows == nil {
+		o.start(&m)
+		o.body = o.enc.message(o.body, &m)
+	} else {
+		o.start(&m)
+		o.body = binary.AppendUvarint(o.enc.head(o.body, &m), uint64(len(rows)))
+		for _, r := range rows {
+			var err error
+			if o.body, err = o.enc.raw(o.body, r.v, r.op, raw[r.off:]); err != nil {
+				o.mu.Unlock()
+				return err
+			}
+		}
+	}
+	if advance > 0 {
+		o.pos = advance
+	}
+	large := len(o.body) >= o.limit
+	o.mu.Unlock()
+	if !large {
+		return nil
+	}
+	return o.flush(ctx, tick)
+}
+
+// say sends a message that isn't of the WAL, also to a stream that is detached.
+func (o *outlet) say(ctx context.Context, m Message) error {
+	o.mu.Lock()
+	o.start(&m)
+	o.body = o.enc.message(o.body, &m)
+	o.mu.Unlock()
+	return o.flush(ctx, nil)
+}
+
+// start completes the message, and begins a bundle if there is none. With mu held.
+func (o *outlet) start(m *Message) {
+	m.Prev = o.pos
+	if m.LSN == 0 {
+		m.LSN = o.pos
+	}
+	if o.count == 0 {
+		o.body = append(make([]byte, 0, o.limit/8), bundleMark, bundleVersion)
+		o.body = appendText(appendText(o.body, o.identity.Zone), o.identity.Incarnation)
+		o.number = len(o.body)
+		o.body = append(o.body, 0, 0, 0)
+		o.enc = encoder{tables: o.enc.tables[:0]}
+	}
+	o.count++
+}
+
+// flush sends the bundle. It doesn't wait for the acknowledgement, but for room.
+// Meanwhile it calls tick each second, for who has a connection to keep alive.
+func (o *outlet) flush(ctx context.Context, tick func() error) error {
 	for {
-		err := o.try(m, advance)
+		err := o.try()
 		if !errors.Is(err, errNoRoom) {
 			return err
 		}
@@ -87,32 +186,35 @@ func (o *outlet) publish(ctx context.Context, m Message, advance LSN, tick func(
 
 var errNoRoom = errors.New("too many messages in flight")
 
-func (o *outlet) try(m Message, advance LSN) error {
+func (o *outlet) try() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.collect(); o.err != nil {
 		return o.err
 	}
+	if o.state.Load() == full {
+		o.body, o.count = nil, 0
+	}
+	if o.count == 0 {
+		return nil
+	}
 	if len(o.flights) >= maxInFlight || o.bytes >= maxBytes {
 		return errNoRoom
 	}
-	m.Zone, m.Incarnation, m.Prev = o.identity.Zone, o.identity.Incarnation, o.pos
-	if m.LSN == 0 {
-		m.LSN = o.pos
+	for i := range 3 { // a varint of a fixed length
+		o.body[o.number+i] = byte(o.count>>(7*i))&0x7f | 0x80
 	}
-	data := Encode(nil, []Message{m})
-	ack, err := o.js.PublishMsgAsync(&nats.Msg{Subject: o.subject, Data: data},
+	o.body[o.number+2] &= 0x7f
+	ack, err := o.js.PublishMsgAsync(&nats.Msg{Subject: o.subject, Data: o.body},
 		jetstream.WithExpectLastSequence(o.seq), jetstream.WithRetryAttempts(0))
 	if err != nil {
 		o.err = fmt.Errorf("publish: %w", err)
 		return o.err
 	}
 	o.seq++
-	if advance > 0 {
-		o.pos = advance
-	}
-	o.flights = append(o.flights, flight{ack, advance, len(data)})
-	o.bytes += len(data)
+	o.flights = append(o.flights, flight{ack, o.pos, len(o.body)})
+	o.bytes += len(o.body)
+	o.body, o.count = nil, 0
 	return nil
 }
 
@@ -123,10 +225,18 @@ func (o *outlet) collect() {
 		select {
 		case <-f.ack.Ok():
 			o.bytes -= f.size
-			o.confirmed = max(o.confirmed, f.lsn)
+			o.acked = kept{o.acked.seq + 1, max(o.acked.pos, f.pos)}
 			n++
 			continue
 		case err := <-f.ack.Err():
+			var api *jetstream.APIError
+			if errors.As(err, &api) && strings.Contains(api.Description, "maximum") {
+				// What is behind it names a sequence that doesn't come, and is refused too.
+				o.state.CompareAndSwap(attached, full)
+				o.since, o.flights, o.bytes, o.body, o.count = time.Now(), nil, 0, nil, 0
+				o.seq = o.acked.seq
+				return
+			}
 			o.err = fmt.Errorf("publish: %w", err)
 		default:
 		}
@@ -149,7 +259,7 @@ func (o *outlet) wait(ctx context.Context) error {
 	// Ok and Err give their value once, and collect wants it: only look whether it's there.
 	t := time.NewTimer(time.Second)
 	defer t.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
+	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for len(oldest.Ok()) == 0 && len(oldest.Err()) == 0 {
 		select {
@@ -163,19 +273,18 @@ func (o *outlet) wait(ctx context.Context) error {
 	return nil
 }
 
-// settled gives what may be confirmed, how many messages are in flight, and
-// whether one was refused.
-func (o *outlet) settled() (confirmed LSN, inFlight int, err error) {
+// settled says how many bundles are in flight, and whether one was refused.
+func (o *outlet) settled() (inFlight int, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.collect()
-	return o.confirmed, len(o.flights), o.err
+	return len(o.flights), o.err
 }
 
 // drain waits until all that was published is acknowledged.
 func (o *outlet) drain(ctx context.Context) error {
 	for {
-		_, n, err := o.settled()
+		n, err := o.settled()
 		if err != nil || n == 0 {
 			return err
 		}
@@ -183,4 +292,40 @@ func (o *outlet) drain(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// room says whether the stream could take much more.
+func (o *outlet) room(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	info, err := o.stream.Info(ctx)
+	if err != nil {
+		return false, err
+	}
+	return int64(info.State.Bytes) < o.bound/2, nil
+}
+
+// cut detaches the stream: what is in it goes, and the sink finds the reason there.
+func (o *outlet) cut(ctx context.Context, reason string) error {
+	o.mu.Lock()
+	o.state.Store(detached)
+	o.body, o.count = nil, 0
+	o.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, ackLimit)
+	defer cancel()
+	if err := o.drain(ctx); err != nil {
+		return err
+	}
+	if err := o.stream.Purge(ctx); err != nil {
+		return fmt.Errorf("purge: %w", err)
+	}
+	return o.declare(ctx, reason)
+}
+
+// declare says that what comes after isn't the continuation.
+func (o *outlet) declare(ctx context.Context, reason string) error {
+	if err := o.say(ctx, Message{Kind: KindResync, Reason: reason, At: time.Now()}); err != nil {
+		return err
+	}
+	return o.drain(ctx)
 }
