@@ -20,7 +20,25 @@
 // memory only: after a start nothing is known, and said so, until agents report
 // again within 5 s.
 //
-// Owns the table control.route_versions (append only).
+// # Standbys
+//
+// The first table spreads the slots' standbys evenly over all other cells. Later
+// they change by exchange, without a gap: a stored job in parts (owner, target),
+// each of which one second's look carries a step on:
+//
+//	PLANNED ──owner: target is incoming──► COPYING ──target: all in sync, and past
+//	   │ cancel                               │        the owner's word──► SWITCHED
+//	   └────────► CANCELLING ◄────────────────┘        (in the transaction of the table)
+//	   owner lets go │                                      │ owner has the table
+//	                 ▼                                      ▼
+//	             CANCELLED                                 DONE
+//
+// Each step may be done twice; a control killed at any line goes on from the rows.
+// Slots that get another owner meanwhile are left out. Control reaches the cells'
+// agents over the global zone's link, with the operator's key.
+//
+// Owns the tables control.route_versions (append only), control.exchanges and
+// control.exchange_parts.
 //
 // What can go wrong, and what happens then:
 //
@@ -29,6 +47,8 @@
 //	answer to COMMIT lost          503 OUTCOME_UNKNOWN; asking again gives 409 with v+1
 //	two publish at once            one 409 ROUTE_VERSION_CONFLICT with the current version
 //	table that loses or reuses     422 ROUTE_TABLE_REFUSED, says what
+//	owner or target doesn't answer the exchange says so with its age, and asks again;
+//	                               what isn't switched can be cancelled
 //	Postgres down                  the newest table in memory is still served; writes 503
 //	Postgres down at start         503 until it's there
 //	stored table signed otherwise  not served, logged; the key in PKI_DIR is the wrong one

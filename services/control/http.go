@@ -27,6 +27,7 @@ const (
 
 type server struct {
 	service  *service
+	exchange *exchanger
 	operator string          // key of who may write; empty = nobody
 	stop     context.Context // its end ends long polls, so that they don't hold up the shutdown
 }
@@ -38,6 +39,9 @@ func (s *server) routes(e *echo.Echo) {
 	e.POST("/route/acks", s.handleReport) // no key: it changes no table, and only agents reach control
 	e.POST("/route/init", s.handleInit, s.operatorOnly)
 	e.POST("/route/publish", s.handlePublish, s.operatorOnly)
+	e.GET("/exchanges", s.handleExchanges)
+	e.POST("/exchanges", s.handleExchange, s.operatorOnly)
+	e.POST("/exchanges/:id/cancel", s.handleCancel, s.operatorOnly)
 }
 
 func (s *server) operatorOnly(next echo.HandlerFunc) echo.HandlerFunc {
@@ -174,6 +178,44 @@ func (s *server) handlePublish(c echo.Context) error {
 		return err
 	}
 	return c.JSON(created(p), p)
+}
+
+func (s *server) handleExchanges(c echo.Context) error {
+	list, err := s.service.store.exchanges(c.Request().Context(), 0, listed)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, controlapi.Exchanges{Exchanges: list})
+}
+
+func (s *server) handleExchange(c echo.Context) error {
+	var req controlapi.ExchangeRequest
+	if err := web.Bind(c, &req); err != nil {
+		return err
+	}
+	if req.Reason == "" || len(req.Reason) > maxReason {
+		return errs.Field("reason", "say why, in 1 to %d bytes", maxReason)
+	}
+	out, err := s.exchange.begin(c.Request().Context(), req)
+	if err != nil {
+		return err
+	}
+	if out.ID == 0 {
+		return c.JSON(http.StatusOK, out)
+	}
+	return c.JSON(http.StatusCreated, out)
+}
+
+func (s *server) handleCancel(c echo.Context) error {
+	id, err := strconv.ParseInt(c.Param("id"), 10, 64)
+	if err != nil {
+		return controlapi.ErrNoExchange
+	}
+	out, err := s.exchange.cancel(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, out)
 }
 
 func created(p controlapi.Published) int {

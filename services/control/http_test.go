@@ -34,7 +34,8 @@ func serve(t testing.TB, operator string) (*service, *controlapi.Client) {
 	s := open(t, appDSN(t, db), nil)
 	e := web.New(web.Options{Service: "control", Cell: "global", MaxBody: maxBody, Timeout: 30 * time.Second, RouteVersion: s.holder.Version})
 	ctx, stop := context.WithCancel(context.Background())
-	(&server{service: s, operator: operator, stop: ctx}).routes(e)
+	x := newExchanger(s, newCells(t, s.holder.Load).agents, s.log)
+	(&server{service: s, exchange: x, operator: operator, stop: ctx}).routes(e)
 	h := httptest.NewServer(e)
 	t.Cleanup(func() { stop(); h.Close() })
 	return s, &controlapi.Client{BaseURL: h.URL, Key: s.public(), OperatorKey: "operator"}
@@ -148,6 +149,17 @@ func TestHTTP(t *testing.T) {
 		{name: "stale version", method: "POST", path: "/route/publish", key: "operator", body: `{"expect_version":0,"reason":"r","changes":{}}`, status: 409, code: "ROUTE_VERSION_CONFLICT"},
 		{name: "nothing to publish", method: "POST", path: "/route/publish", key: "operator", body: `{"expect_version":1,"reason":"r"}`, status: 400, code: "INVALID_FIELD"},
 		{name: "a table that doesn't follow", method: "POST", path: "/route/publish", key: "operator", body: `{"expect_version":1,"reason":"r","table":` + string(first(t).Encode()) + `}`, status: 422, code: "ROUTE_TABLE_REFUSED"},
+		{name: "exchanges", method: "GET", path: "/exchanges", status: 200},
+		{name: "exchange without key", method: "POST", path: "/exchanges", body: "{}", status: 401, code: "OPERATOR_KEY_WRONG"},
+		{name: "exchange for no reason", method: "POST", path: "/exchanges", key: "operator", body: `{"spread":true}`, status: 400, code: "INVALID_FIELD"},
+		{name: "exchange of nothing", method: "POST", path: "/exchanges", key: "operator", body: `{"reason":"r"}`, status: 400, code: "INVALID_FIELD"},
+		{name: "all is spread", method: "POST", path: "/exchanges", key: "operator", body: `{"reason":"r","spread":true}`, status: 200},
+		{name: "exchange", method: "POST", path: "/exchanges", key: "operator", body: `{"reason":"r","standbys":[{"from":1,"to":9,"standby":"c4"}]}`, status: 201},
+		{name: "again", method: "POST", path: "/exchanges", key: "operator", body: `{"reason":"r","standbys":[{"from":9,"to":9,"standby":"c3"}]}`, status: 409, code: "EXCHANGE_OPEN"},
+		{name: "cancel without key", method: "POST", path: "/exchanges/1/cancel", body: "{}", status: 401, code: "OPERATOR_KEY_WRONG"},
+		{name: "cancel", method: "POST", path: "/exchanges/1/cancel", key: "operator", body: "{}", status: 200},
+		{name: "cancel what isn't", method: "POST", path: "/exchanges/7/cancel", key: "operator", body: "{}", status: 404, code: "EXCHANGE_UNKNOWN"},
+		{name: "cancel what can't be", method: "POST", path: "/exchanges/x/cancel", key: "operator", body: "{}", status: 404, code: "EXCHANGE_UNKNOWN"},
 		{name: "publish", method: "POST", path: "/route/publish", key: "operator", body: `{"expect_version":1,"reason":"r","changes":{"weights":{"c2":0}}}`, status: 201},
 	} {
 		t.Run(x.name, func(t *testing.T) {

@@ -5,9 +5,12 @@ import (
 	"crypto/ed25519"
 	"fmt"
 	"log/slog"
+	"math"
+	"net/http"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -19,6 +22,7 @@ import (
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/cellkit/web"
 	"example.com/cellmart/platform/routing"
+	"example.com/cellmart/services/agent/agentapi"
 	"example.com/cellmart/services/control/controlapi"
 )
 
@@ -31,6 +35,7 @@ type Config struct {
 	PKIDir       string
 	Init         []string
 	OperatorKey  env.Secret
+	LinkAddr     string
 	Drain        time.Duration
 }
 
@@ -44,6 +49,7 @@ func loadConfig(getenv func(string) string) (Config, []env.Var, error) {
 		PKIDir:       r.Required("PKI_DIR", "folder with control.key, which signs tables, and token.CELL.pub"),
 		Init:         r.List("INIT", "", "cells of the first table, NAME:REGION:WEIGHT,... ordinals from 1 in this order; counts while there is no table"),
 		OperatorKey:  r.OptionalSecret("OPERATOR_KEY", "bearer key for publishing; empty = nobody may"),
+		LinkAddr:     r.String("LINK_ADDR", "127.0.0.1:8105", "the own agent's CONNECT listener, to the cells' agents"),
 		Drain:        r.Duration("DRAIN", 5*time.Second, "time for running requests at the end"),
 	}
 	return c, r.Vars(), r.Err()
@@ -82,12 +88,36 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		Service: "control", Cell: cfg.Cell, Log: p.Log, Metrics: metrics, MaxBody: maxBody,
 		Timeout: controlapi.MaxWait + 5*time.Second, RouteVersion: s.holder.Version,
 	})
+	x := newExchanger(s, agents(cfg), p.Log)
+	metrics.GaugeFunc("cellmart_control_exchange_parts_open", "Parts of exchanges of standbys that have not ended.", func() float64 {
+		if n := x.open.Load(); n >= 0 {
+			return float64(n)
+		}
+		return math.NaN()
+	})
 	group, ctx := errgroup.WithContext(ctx)
-	(&server{service: s, operator: cfg.OperatorKey.Reveal(), stop: ctx}).routes(e)
+	(&server{service: s, exchange: x, operator: cfg.OperatorKey.Reveal(), stop: ctx}).routes(e)
 	group.Go(func() error { return web.Serve(ctx, cfg.Addr, e, cfg.Drain) })
 	group.Go(func() error { return obs.ServeInternal(ctx, cfg.InternalAddr, metrics, s.ready) })
 	group.Go(func() error { return s.watch(ctx, first) })
+	group.Go(func() error { return x.run(ctx) })
 	return group.Wait()
+}
+
+// agents are the ways to the cells' agents, over the link.
+func agents(cfg Config) func(cell string) *agentapi.Client {
+	dialer := link.Dialer{Addr: cfg.LinkAddr}
+	var mu sync.Mutex
+	ways := map[string]*agentapi.Client{}
+	return func(cell string) *agentapi.Client {
+		mu.Lock()
+		defer mu.Unlock()
+		if ways[cell] == nil {
+			way := &http.Transport{DialContext: dialer.DialContext(cell, "agent"), MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute}
+			ways[cell] = &agentapi.Client{BaseURL: "http://" + cell, HTTP: &http.Client{Transport: way}, OperatorKey: cfg.OperatorKey.Reveal()}
+		}
+		return ways[cell]
+	}
 }
 
 func newService(st *store, key ed25519.PrivateKey, log *slog.Logger) *service {

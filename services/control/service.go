@@ -148,9 +148,15 @@ func (s *service) publish(ctx context.Context, req controlapi.PublishRequest) (c
 // write runs one compare-and-swap: change gets the newest stored table and gives
 // its successor. Stored first, then handed out.
 func (s *service) write(ctx context.Context, reason string, change func(*routing.Table) (*routing.Table, error)) (controlapi.Published, error) {
+	return s.writeParts(ctx, reason, change, nil)
+}
+
+// writeParts also notes, in the same transaction, that the table switches parts of
+// exchanges.
+func (s *service) writeParts(ctx context.Context, reason string, change func(*routing.Table) (*routing.Table, error), parts []part) (controlapi.Published, error) {
 	var version int64
 	var signed []byte
-	err := s.store.publish(ctx, reason, func(newest []byte) (int64, []byte, error) {
+	err := s.store.publishParts(ctx, reason, func(newest []byte) (int64, []byte, error) {
 		var cur *routing.Table
 		if newest != nil {
 			var err error
@@ -164,7 +170,7 @@ func (s *service) write(ctx context.Context, reason string, change func(*routing
 		}
 		version, signed = next.Version(), routing.Sign(s.key, next).Bytes()
 		return version, signed, nil
-	})
+	}, parts)
 	if err != nil {
 		return controlapi.Published{}, err
 	}

@@ -51,7 +51,15 @@ func newest(ctx context.Context, q interface {
 
 // publish stores what next makes of the newest table (nil when there is none).
 // An error of next changes nothing and comes back as it is.
-func (s *store) publish(ctx context.Context, reason string, next func(newest []byte) (version int64, signed []byte, err error)) error {
+func (s *store) publish(ctx context.Context, reason string, next nextFunc) error {
+	return s.publishParts(ctx, reason, next, nil)
+}
+
+type nextFunc func(newest []byte) (version int64, signed []byte, err error)
+
+// publishParts is publish, and in the same transaction it notes that the table
+// switches these parts of exchanges: all, or none and errAgain.
+func (s *store) publishParts(ctx context.Context, reason string, next nextFunc, parts []part) error {
 	committing := false
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, publishLock); err != nil {
@@ -79,6 +87,9 @@ func (s *store) publish(ctx context.Context, reason string, next func(newest []b
 		}
 		if tag.RowsAffected() != 1 {
 			return controlapi.ErrVersion.Msgf("version %d does not follow the newest", version)
+		}
+		if err := switched(ctx, tx, parts, version); err != nil {
+			return err
 		}
 		if err := s.step("inserted"); err != nil {
 			return err
