@@ -38,17 +38,17 @@ func account(name string) string {
 func checks() []check {
 	return []check{
 		{"I3", "SELECT count(*) FROM {cell.postings} p", `
-			SELECT format('slot %s user %s %s: wallet says available %s frozen %s clearing %s external %s suspense %s after %s, postings %s %s %s %s %s after %s',
-				slot, user_id, currency, w.available, w.frozen, w.clearing, w.external, w.suspense, w.seq, p.a, p.f, p.c, p.e, p.s, p.n)
+			SELECT format('slot %s user %s %s: wallet says available %s frozen %s clearing %s external %s suspense %s recovery %s after %s, postings %s %s %s %s %s %s after %s',
+				slot, user_id, currency, w.available, w.frozen, w.clearing, w.external, w.suspense, w.recovery, w.seq, p.a, p.f, p.c, p.e, p.s, p.r, p.n)
 			FROM {cell.wallets} w FULL JOIN (
 				SELECT slot, user_id, currency, count(*) AS n, max(seq) AS last, ` + account("available") + ` AS a, ` + account("frozen") + ` AS f, ` +
-			account("clearing") + ` AS c, ` + account("external") + ` AS e, ` + account("suspense") + ` AS s
+			account("clearing") + ` AS c, ` + account("external") + ` AS e, ` + account("suspense") + ` AS s, ` + account("recovery") + ` AS r
 				FROM {cell.postings} x GROUP BY slot, user_id, currency) p USING (slot, user_id, currency)
-			WHERE (coalesce(w.available, 0), coalesce(w.frozen, 0), coalesce(w.clearing, 0), coalesce(w.external, 0), coalesce(w.suspense, 0), coalesce(w.seq, 0), coalesce(w.seq, 0))
-				IS DISTINCT FROM (coalesce(p.a, 0), coalesce(p.f, 0), coalesce(p.c, 0), coalesce(p.e, 0), coalesce(p.s, 0), coalesce(p.n, 0), coalesce(p.last, 0))`},
+			WHERE (coalesce(w.available, 0), coalesce(w.frozen, 0), coalesce(w.clearing, 0), coalesce(w.external, 0), coalesce(w.suspense, 0), coalesce(w.recovery, 0), coalesce(w.seq, 0), coalesce(w.seq, 0))
+				IS DISTINCT FROM (coalesce(p.a, 0), coalesce(p.f, 0), coalesce(p.c, 0), coalesce(p.e, 0), coalesce(p.s, 0), coalesce(p.r, 0), coalesce(p.n, 0), coalesce(p.last, 0))`},
 		{"I3", "SELECT count(*) FROM {cell.wallets} w", `
-			SELECT format('slot %s: the ledger in %s sums to %s', slot, currency, sum(available + frozen + clearing + external + suspense))
-			FROM {cell.wallets} w GROUP BY slot, currency HAVING sum(available + frozen + clearing + external + suspense) <> 0`},
+			SELECT format('slot %s: the ledger in %s sums to %s', slot, currency, sum(available + frozen + clearing + external + suspense + recovery))
+			FROM {cell.wallets} w GROUP BY slot, currency HAVING sum(available + frozen + clearing + external + suspense + recovery) <> 0`},
 		{"I3", "SELECT 0", `
 			SELECT format('slot %s user %s %s: %s is frozen, open transfers and orders have %s', slot, user_id, currency, coalesce(w.frozen, 0), coalesce(o.amount, 0))
 			FROM {cell.wallets} w FULL JOIN (

@@ -203,7 +203,7 @@ func (s *service) handleStatement(c echo.Context) error {
 		from.Currency = transfer.DefaultCurrency
 	}
 	if !transfer.ValidCurrency(from.Currency) {
-		return errs.Field("currency", "must be CNY, USD, EUR or JPY")
+		return errs.Field("currency", "must be CNY, USD, EUR, JPY or KWD")
 	}
 	if text := c.QueryParam("cursor"); text != "" {
 		var at statementPlace

@@ -61,7 +61,7 @@ func money(amount int64, currency *string) error {
 		*currency = transfer.DefaultCurrency
 	}
 	if !transfer.ValidCurrency(*currency) {
-		return errs.Field("currency", "must be CNY, USD, EUR or JPY")
+		return errs.Field("currency", "must be CNY, USD, EUR, JPY or KWD")
 	}
 	return nil
 }

@@ -169,6 +169,9 @@ func HandleAnswer(ctx context.Context, tx *pg.Tx, reply bus.Message) (bool, erro
 	p := Posting{User: t.From, Currency: t.Currency, Debit: InFreeze, Credit: Clearing, Amount: t.Amount, Ref: Ref(t.ID), Step: "settle", Memo: t.Memo}
 	if effect == Reverse {
 		p.Credit, p.Step = Available, "reverse"
+		if t.Kind == User {
+			p.Count = Count{Amount: -t.Amount, Since: t.CreatedAt}
+		}
 	}
 	if err := Post(ctx, tx, p); err != nil {
 		return false, fmt.Errorf("end of transfer %d: %w", t.ID, retry(err))

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,6 +25,7 @@ const (
 	Clearing  Account = "clearing"
 	External  Account = "external"
 	Suspense  Account = "suspense"
+	Recovery  Account = "recovery"
 )
 
 // Limits of money, in minor units. A balance stays a whole number in every JSON
@@ -35,18 +35,13 @@ const (
 	MaxBalance = 1<<53 - 1
 )
 
-// DefaultCurrency counts where none is given.
-const DefaultCurrency = "CNY"
-
-// ValidCurrency says whether a currency is accepted.
-func ValidCurrency(c string) bool { return slices.Contains([]string{"CNY", "USD", "EUR", "JPY"}, c) }
-
 // The refusals of the ledger. None of them leaves a trace in the transaction.
 var (
 	ErrInsufficientFunds = errs.New(errs.Unprocessable, "INSUFFICIENT_FUNDS", "there is not enough money in the wallet")
 	ErrBalanceLimit      = errs.New(errs.Unprocessable, "BALANCE_LIMIT", "the wallet can't hold that much")
+	ErrLimit             = errs.New(errs.Unprocessable, "LIMIT", "this is over the limit of one transfer, or of all of a day")
 	ErrPosted            = errs.New(errs.Conflict, "ALREADY_POSTED", "this step was posted before")
-	ErrAmount            = errs.New(errs.Invalid, "INVALID_AMOUNT", "an amount is a whole number from 1 to 1000000000000 in minor units of CNY, USD, EUR or JPY").At("amount")
+	ErrAmount            = errs.New(errs.Invalid, "INVALID_AMOUNT", "an amount is a whole number from 1 to 1000000000000 in minor units of CNY, USD, EUR, JPY or KWD").At("amount")
 )
 
 // Posting moves Amount from account Debit to account Credit of one user. Ref and
@@ -58,11 +53,20 @@ type Posting struct {
 	Amount        int64
 	Ref, Step     string
 	Memo          string
+	Count         Count
+}
+
+// Count is what a posting changes of what its user spent on the day (UTC, by the
+// database's clock); the zero Count changes nothing.
+type Count struct {
+	Amount int64     // below zero: given back
+	Limit  int64     // what a day may come to, 0 = no limit
+	Since  time.Time // given back: when it was counted; another day's total is left alone
 }
 
 // Post writes a posting and the wallet's new balances in the caller's
 // transaction, making the wallet when it isn't there. Refusals are
-// ErrInsufficientFunds, ErrBalanceLimit, ErrPosted and ErrAmount. (Only when the
+// ErrInsufficientFunds, ErrBalanceLimit, ErrLimit, ErrPosted and ErrAmount. (Only when the
 // same step is posted by two transactions at once, the later one's transaction is
 // spent by its ErrPosted.)
 func Post(ctx context.Context, tx *pg.Tx, p Posting) error {
@@ -87,8 +91,11 @@ func Post(ctx context.Context, tx *pg.Tx, p Posting) error {
 	}
 }
 
-// post is one statement: the wallet's row is locked and its balances checked by
-// the UPDATE itself, again after a wait for another spender.
+// today is the day that a limit counts for.
+const today = `(now() AT TIME ZONE 'UTC')::date`
+
+// post is one statement: the wallet's row is locked and its balances and the day's
+// limit checked by the UPDATE itself, again after a wait for another spender.
 func post(ctx context.Context, tx *pg.Tx, p Posting) (int64, error) {
 	delta := func(a Account) int64 {
 		switch a {
@@ -102,15 +109,22 @@ func post(ctx context.Context, tx *pg.Tx, p Posting) (int64, error) {
 	tag, err := tx.Exec(ctx, `
 		WITH w AS (
 			UPDATE cell.wallets SET available = available + $4, frozen = frozen + $5, clearing = clearing + $6,
-				external = external + $7, suspense = suspense + $8, seq = seq + 1
+				external = external + $7, suspense = suspense + $8, recovery = recovery + $16, seq = seq + 1,
+				spent = CASE WHEN $17::bigint > 0 AND spent_on = `+today+` THEN spent + $17
+					WHEN $17 > 0 THEN $17
+					WHEN spent_on = ($19::timestamptz AT TIME ZONE 'UTC')::date THEN greatest(spent + $17, 0)
+					ELSE spent END,
+				spent_on = CASE WHEN $17 > 0 THEN `+today+` ELSE spent_on END
 			WHERE slot = $1 AND user_id = $2 AND currency = $3
-				AND available + $4 BETWEEN 0 AND $9 AND frozen + $5 >= 0 AND suspense + $8 >= 0
+				AND available + $4 BETWEEN 0 AND $9 AND frozen + $5 >= 0 AND suspense + $8 >= 0 AND recovery + $16 <= 0
+				AND ($18::bigint = 0 OR CASE WHEN spent_on = `+today+` THEN spent ELSE 0 END + $17 <= $18)
 				AND NOT EXISTS (SELECT FROM cell.postings WHERE slot = $1 AND ref = $13 AND step = $14)
 			RETURNING seq, available, frozen)
 		INSERT INTO cell.postings (slot, user_id, currency, seq, debit, credit, amount, ref, step, available, frozen, memo)
 		SELECT $1, $2, $3, w.seq, $10, $11, $12, $13, $14, w.available, w.frozen, $15 FROM w`,
 		tx.Slot, p.User, p.Currency, delta(Available), delta(InFreeze), delta(Clearing), delta(External), delta(Suspense),
-		limit(p), string(p.Debit), string(p.Credit), p.Amount, p.Ref, p.Step, p.Memo)
+		limit(p), string(p.Debit), string(p.Credit), p.Amount, p.Ref, p.Step, p.Memo, delta(Recovery),
+		p.Count.Amount, p.Count.Limit, p.Count.Since)
 	if pg.IsUnique(err, "postings_slot_ref_step_key") {
 		return 0, ErrPosted.Because(err)
 	}
@@ -136,7 +150,16 @@ func refusal(ctx context.Context, tx *pg.Tx, p Posting) (why, err error) {
 	if posted {
 		return ErrPosted.Because(fmt.Errorf("%s %s", p.Ref, p.Step)), nil
 	}
-	if p.Debit == Available || p.Debit == InFreeze || p.Debit == Suspense {
+	if p.Count.Limit > 0 {
+		a, err := Allowed(ctx, tx, tx.Slot, p.User, p.Currency)
+		if err != nil {
+			return nil, err
+		}
+		if a.Spent > p.Count.Limit-p.Count.Amount {
+			return ErrLimit, nil
+		}
+	}
+	if p.Debit == Available || p.Debit == InFreeze || p.Debit == Suspense || p.Credit == Recovery {
 		return ErrInsufficientFunds, nil
 	}
 	var room bool
@@ -151,6 +174,22 @@ func refusal(ctx context.Context, tx *pg.Tx, p Posting) (why, err error) {
 		return ErrBalanceLimit, nil
 	}
 	return nil, nil
+}
+
+// Allowance is what a user could send on.
+type Allowance struct {
+	Available int64
+	Spent     int64 // today
+}
+
+// Allowed reads a user's wallet; without one all is zero.
+func Allowed(ctx context.Context, tx pgx.Tx, slot routing.Slot, user id.ID, currency string) (a Allowance, err error) {
+	err = tx.QueryRow(ctx, `SELECT available, CASE WHEN spent_on = `+today+` THEN spent ELSE 0 END
+		FROM cell.wallets WHERE slot = $1 AND user_id = $2 AND currency = $3`, slot, user, currency).Scan(&a.Available, &a.Spent)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = nil
+	}
+	return a, err
 }
 
 // Balance is one wallet, without the accounts that only the books need.

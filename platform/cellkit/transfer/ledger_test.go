@@ -41,8 +41,8 @@ func deposit(t testing.TB, db *pgtest.DB, user id.ID, currency string, amount in
 func check(t testing.TB, db *pgtest.DB) {
 	t.Helper()
 	for name, q := range map[string]string{
-		"a wallet does not sum to zero": `SELECT count(*) FROM cell.wallets WHERE available + frozen + clearing + external + suspense <> 0`,
-		"an account is below zero":      `SELECT count(*) FROM cell.wallets WHERE available < 0 OR frozen < 0 OR suspense < 0`,
+		"a wallet does not sum to zero": `SELECT count(*) FROM cell.wallets WHERE available + frozen + clearing + external + suspense + recovery <> 0`,
+		"an account is below zero":      `SELECT count(*) FROM cell.wallets WHERE available < 0 OR frozen < 0 OR suspense < 0 OR recovery > 0`,
 		"a balance is not the sum of its entries": `SELECT count(*) FROM cell.wallets w
 			WHERE available <> (SELECT coalesce(sum(amount * ((credit = 'available')::int - (debit = 'available')::int)), 0) FROM cell.postings p
 				WHERE p.slot = w.slot AND p.user_id = w.user_id AND p.currency = w.currency)

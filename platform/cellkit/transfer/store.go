@@ -30,7 +30,12 @@ type Order struct {
 	OrderID  id.ID     // kind Sales: the order that is paid
 	Deadline time.Time // zero: in an hour
 	Frozen   bool      // the order has frozen the money already
+	Limits   Limits    // kind User
 }
+
+// Limits holds what one user sends to others in one currency, 0 = no limit. Each
+// is of one transfer, Day of all of one day (UTC): what came back is free again.
+type Limits struct{ Each, Day int64 }
 
 // Transfer is the source's row.
 type Transfer struct {
@@ -80,15 +85,15 @@ func (o *Order) check() error {
 
 // Start freezes the money (unless Frozen) and sends the CREDIT, in the
 // caller's transaction, which has entered the payer's slot. Without enough
-// money it gives ErrInsufficientFunds and leaves no trace. The same order
-// once more does nothing.
+// money, or over the limits, it gives ErrInsufficientFunds or ErrLimit and leaves
+// no trace. The same order once more does nothing.
 func Start(ctx context.Context, tx *pg.Tx, o Order) error {
 	_, err := start(ctx, tx, o, false)
 	return err
 }
 
-// Try is Start that keeps a refusal for lack of money as a row in state
-// Rejected: look at the State.
+// Try is Start that keeps those two refusals as a row in state Rejected: look at
+// the State.
 func Try(ctx context.Context, tx *pg.Tx, o Order) (Transfer, error) {
 	return start(ctx, tx, o, true)
 }
@@ -109,11 +114,11 @@ func start(ctx context.Context, tx *pg.Tx, o Order, keepRejected bool) (Transfer
 		return t, err
 	}
 	if !o.Frozen {
-		err := Post(ctx, tx, Posting{User: o.From, Currency: o.Currency, Debit: Available, Credit: InFreeze,
-			Amount: o.Amount, Ref: Ref(o.ID), Step: "freeze", Memo: o.Memo})
+		err := freeze(ctx, tx, o)
+		var why *errs.Error
 		switch {
-		case errors.Is(err, ErrInsufficientFunds) && keepRejected:
-			t.State, t.Reason = Rejected, ErrInsufficientFunds.Code
+		case keepRejected && (errors.Is(err, ErrInsufficientFunds) || errors.Is(err, ErrLimit)) && errors.As(err, &why):
+			t.State, t.Reason = Rejected, why.Code
 		case err != nil:
 			return t, err
 		}
@@ -122,6 +127,18 @@ func start(ctx context.Context, tx *pg.Tx, o Order, keepRejected bool) (Transfer
 		return t, err
 	}
 	return t, send(ctx, tx, KindCredit, t)
+}
+
+// freeze takes the money, and counts it for the day.
+func freeze(ctx context.Context, tx *pg.Tx, o Order) error {
+	if o.Limits.Each > 0 && o.Amount > o.Limits.Each {
+		return ErrLimit
+	}
+	p := Posting{User: o.From, Currency: o.Currency, Debit: Available, Credit: InFreeze, Amount: o.Amount, Ref: Ref(o.ID), Step: "freeze", Memo: o.Memo}
+	if o.Kind == User {
+		p.Count = Count{Amount: o.Amount, Limit: o.Limits.Day}
+	}
+	return Post(ctx, tx, p)
 }
 
 func insert(ctx context.Context, tx *pg.Tx, t Transfer) (Transfer, error) {
