@@ -41,6 +41,7 @@ type server struct {
 	db       *store           // nil in the global zone
 	copies   *standby.Applier // nil where none are kept
 	requests *agentapi.Book
+	cover    *cover                          // nil in the global zone
 	sent     func() map[string]agentapi.Ways // what the own dispatcher sent; nil in the global zone
 	places   *places                         // nil in the global zone
 }
@@ -145,6 +146,7 @@ func (s *server) handleStatus(c echo.Context) error {
 		return c.JSON(http.StatusOK, out)
 	}
 	out.Requests = s.requests.Sums(s.sent(), time.Now())
+	out.Cover = s.cover.figures()
 	ctx, cancel := context.WithTimeout(c.Request().Context(), 2*time.Second)
 	defer cancel()
 	n, err := s.db.counts(ctx)

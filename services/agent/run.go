@@ -146,6 +146,9 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		s.places = keepClean(ctx, group, c, s.db, log, metrics)
 		s.bank = openBank(c, pool, s.clock.Now, log)
 		exportCounts(ctx, metrics, k.db)
+		s.cover = newCover(c, k)
+		exportCover(metrics, s.cover)
+		group.Go(func() error { return s.cover.run(ctx) })
 		dispatcher := bus.NewDispatcher(bus.DispatcherOptions{
 			Cell: c.Zone, Pool: pool, NATSURL: c.NATSURL, Table: holder, Log: log, Metrics: metrics, Begins: begins,
 		})

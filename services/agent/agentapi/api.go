@@ -56,6 +56,7 @@ type Status struct {
 	Faults        map[string]Fault `json:"faults"`
 	ClockOffsetMS int64            `json:"clock_offset_ms"`
 	Requests      *Requests        `json:"requests"` // null = no gateway was heard
+	Cover         *Cover           `json:"cover"`    // standbys of the own slots; null = no table yet, or no cell
 	Database      *Database        `json:"database"`
 	DatabaseError string           `json:"database_error,omitempty"`
 }
