@@ -18,6 +18,7 @@ import (
 	"example.com/cellmart/platform/cellkit/link"
 	"example.com/cellmart/platform/cellkit/route"
 	"example.com/cellmart/platform/cellkit/standby"
+	"example.com/cellmart/platform/cellkit/verify"
 	"example.com/cellmart/platform/cellkit/web"
 	"example.com/cellmart/services/agent/agentapi"
 	"example.com/cellmart/services/control/controlapi"
@@ -40,6 +41,7 @@ type server struct {
 	control  http.Handler     // the way to control
 	db       *store           // nil in the global zone
 	copies   *standby.Applier // nil where none are kept
+	verify   *verify.Server   // nil in the global zone
 	requests *agentapi.Book
 	cover    *cover                          // nil in the global zone
 	sent     func() map[string]agentapi.Ways // what the own dispatcher sent; nil in the global zone
@@ -65,6 +67,7 @@ func (s *server) local(o web.Options) http.Handler {
 	admin.PUT("/clock", s.handleClock)
 	admin.GET("/facts/:part", s.handleFacts)
 	admin.Any("/control/*", s.handleControl)
+	admin.POST("/verify/:op", s.handleVerify)
 	admin.GET("/transfers", s.handleStuck)
 	admin.GET("/transfers/:id", s.handleTransfer)
 	return e
@@ -77,6 +80,7 @@ func (s *server) peer(o web.Options) http.Handler {
 	e.GET("/route", s.handleRoute)
 	e.GET("/standby", s.handleStandby)
 	e.POST("/incoming", s.handleIncoming, s.requireOperator) // control brings the key
+	e.POST("/admin/verify/:op", s.handleVerify, s.requireOperator)
 	return e
 }
 

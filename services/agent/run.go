@@ -143,6 +143,8 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		k.db = &store{pool}
 		s.db = k.db
 		s.copies = keepCopies(ctx, group, c, pool, log, metrics)
+		s.verify = newVerify(c, s.copies, log)
+		defer s.verify.Close()
 		s.places = keepClean(ctx, group, c, s.db, log, metrics)
 		s.bank = openBank(c, pool, s.clock.Now, log)
 		exportCounts(ctx, metrics, k.db)
