@@ -42,9 +42,6 @@ type applierMetrics struct {
 	lag, slots                   *prometheus.GaugeVec
 }
 
-// Sink is the name of a cell's stream in the zones that it stands by for.
-func Sink(cell string) string { return "standby_" + cell }
-
 const heartbeatHold = 250 * time.Millisecond // others wait for positions
 
 // New makes an applier; nothing connects before Run.
@@ -94,7 +91,7 @@ func (a *Applier) Run(ctx context.Context) error {
 		}
 		s.mu.Lock()
 		s.follower = cdc.NewFollower(cdc.FollowerOptions{
-			Zone: zone, Sink: Sink(a.o.Cell), Connect: a.o.Sources[zone], Position: at.Position, Apply: s.apply,
+			Zone: zone, Sink: cdc.StandbySink(a.o.Cell), Connect: a.o.Sources[zone], Position: at.Position, Apply: s.apply,
 			Hold: heartbeatHold, Log: a.o.Log,
 		})
 		s.mu.Unlock()

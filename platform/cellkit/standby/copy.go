@@ -3,6 +3,7 @@ package standby
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 
@@ -115,8 +116,8 @@ func (b *batch) begin(ctx context.Context, c *cdc.Change) error {
 		return err
 	}
 	b.counts.copies++
-	var all, fresh, older []int
-	var epochs []int64
+	var all []int
+	old := map[int64][]int{} // slots, by the epoch that their rows go below
 	for _, st := range b.states {
 		if !st.here(b.s.zone) || c.Slots != nil && !slices.Contains(c.Slots, int32(st.slot)) {
 			continue
@@ -124,9 +125,9 @@ func (b *batch) begin(ctx context.Context, c *cdc.Change) error {
 		all = append(all, st.slot)
 		switch {
 		case st.fresh:
-			fresh = append(fresh, st.slot)
+			old[math.MaxInt64] = append(old[math.MaxInt64], st.slot)
 		case st.source != b.s.zone || st.copied != st.epoch:
-			older, epochs = append(older, st.slot), append(epochs, st.epoch)
+			old[st.epoch] = append(old[st.epoch], st.slot)
 		}
 		st.source, st.copied, st.state, st.reason, st.copy, st.cover, st.fresh, st.end = b.s.zone, st.epoch, copying, "", name, false, false, nil
 		b.dirty[st.slot] = st
@@ -138,13 +139,8 @@ func (b *batch) begin(ctx context.Context, c *cdc.Change) error {
 		return err
 	}
 	for _, t := range b.layouts.tables {
-		if len(fresh) > 0 {
-			if _, err := b.conn.Exec(ctx, t.deletes[0], fresh); err != nil {
-				return err
-			}
-		}
-		if len(older) > 0 {
-			if _, err := b.conn.Exec(ctx, t.deletes[1], older, epochs); err != nil {
+		for epoch, slots := range old {
+			if _, err := b.conn.Exec(ctx, t.deletes, slots, epoch); err != nil {
 				return err
 			}
 		}

@@ -46,6 +46,8 @@ type cell struct {
 	log     *slog.Logger
 	stop    map[string]func()
 	applier *standby.Applier
+
+	bound, wal int64 // of the relay; 0 = the defaults
 }
 
 // newWorld makes c1, which owns all slots, and others which own none. c2 stands by

@@ -16,6 +16,10 @@ func TestCopyAndStreamBringEveryColumn(t *testing.T) {
 	c1.write(3, 1, "INSERT INTO shop.types (slot, key, \"From\") VALUES (3, 'empty', 0)")
 	c1.add(3, 1, 1, "before")
 	c1.add(11, 1, 1, "of a slot that c2 doesn't keep")
+	c2.super("UPDATE cell.slots SET role = 'owner', owner = 'c2' WHERE slot BETWEEN 20 AND 29") // rows of its own stand beside
+	for slot := 20; slot < 30; slot++ {
+		c2.add(slot, 1, slot, "own")
+	}
 	c1.relay()
 	c2.standby("c1")
 	w.synced(c1, c2, w.allTen()...)

@@ -18,7 +18,7 @@ type table struct {
 	key     []string
 	slot    int // place of slot in key
 	sql     map[string]string
-	deletes [2]string // of a slot's rows: all, and those below an epoch
+	deletes string // of slots' rows below an epoch
 }
 
 // slotsTable is the one table that isn't unit data and is followed.
@@ -55,8 +55,7 @@ func readTables(ctx context.Context, c *pgx.Conn) (map[string]*table, error) {
 		return nil
 	})
 	for _, t := range out {
-		t.deletes[0] = "DELETE FROM " + t.quoted + " t USING unnest($1::int[]) u(slot) WHERE t.slot = u.slot"
-		t.deletes[1] = "DELETE FROM " + t.quoted + " t USING unnest($1::int[], $2::bigint[]) u(slot, epoch) WHERE t.slot = u.slot AND t.epoch < u.epoch"
+		t.deletes = "DELETE FROM " + t.quoted + " WHERE slot = ANY ($1) AND epoch < $2"
 	}
 	return out, err
 }
