@@ -12,6 +12,7 @@ import (
 	"example.com/cellmart/cmd/cellctl/load"
 	"example.com/cellmart/deploy/compose"
 	"example.com/cellmart/deploy/local"
+	"example.com/cellmart/platform/cellkit/verify"
 )
 
 func runDrill(ctx context.Context, c *cli, args []string) error {
@@ -50,7 +51,7 @@ func runDrill(ctx context.Context, c *cli, args []string) error {
 		return usage("there is no cell %q; there are %v", *cell, f.names)
 	}
 	report, err := drill.Run(ctx, name, drill.Options{
-		System: c.breakable(f), IDs: ids{f}, Agents: f.cells, Control: f.control(), Load: f.people(c, load.Options{Seed: *seed}), Cell: *cell, Sabotage: sabotage != "", Kind: kind, Short: *short, Log: c.logf,
+		System: c.breakable(f), IDs: ids{f}, Copies: stores{ids{f}}, Agents: f.cells, Control: f.control(), Load: f.people(c, load.Options{Seed: *seed}), Cell: *cell, Sabotage: sabotage != "", Kind: kind, Short: *short, Log: c.logf,
 	})
 	if err != nil {
 		return err
@@ -184,6 +185,55 @@ func (b *breakable) Border(context.Context) (drill.Border, error) {
 func (b *breakable) Parts(context.Context) ([]drill.Part, error) {
 	all, err := b.state.Parts()
 	return parts(all), err
+}
+
+// stores is the demo as drills about changes and standbys break it.
+type stores struct{ ids }
+
+// KeepStore copies a cell's NATS store.
+func (s stores) KeepStore(_ context.Context, cell string) error {
+	if err := s.local(); err != nil {
+		return err
+	}
+	return s.state.KeepStore(cell + "/nats")
+}
+
+// LoseStore deletes it, or puts the copy in its place.
+func (s stores) LoseStore(ctx context.Context, cell string, back bool) error {
+	if err := s.local(); err != nil {
+		return err
+	}
+	return s.state.LoseStore(ctx, cell+"/nats", back)
+}
+
+// DropStoreCopy removes what is left.
+func (s stores) DropStoreCopy(ctx context.Context, cell string) error {
+	return s.state.DropStoreCopy(ctx, cell+"/nats")
+}
+
+// Bound starts an agent again with a bound of its own.
+func (s stores) Bound(ctx context.Context, cell string, bytes int64) (func(context.Context) error, error) {
+	if err := s.local(); err != nil {
+		return nil, err
+	}
+	undo := func(ctx context.Context) error { return s.state.Restart(ctx, cell+"/agent") }
+	return undo, s.state.RestartWith(ctx, cell+"/agent", map[string]string{"AGENT_CDC_MAX_BYTES": fmt.Sprint(bytes)})
+}
+
+// Verify is the verb.
+func (s stores) Verify(ctx context.Context) (drill.Compared, error) {
+	r, err := verify.Run(ctx, s.cells, verify.Ask{})
+	out := drill.Compared{Rows: r.RowsCompared}
+	for _, d := range r.Differences {
+		out.Differences = append(out.Differences, fmt.Sprintf("%s %v of slot %d is %s at %s", d.Table, d.Key, d.Slot, d.Kind, d.Standby))
+	}
+	if r.NotListed > 0 {
+		out.Differences = append(out.Differences, fmt.Sprintf("%d tables of slots differ that aren't listed", r.NotListed))
+	}
+	for _, n := range r.NotCompared {
+		out.Failed = append(out.Failed, fmt.Sprintf("%d slots of %s at %s %s: %s", n.N, n.Owner, n.Standby, n.Table, n.Reason))
+	}
+	return out, err
 }
 
 func parts(all []local.Part) (out []drill.Part) {

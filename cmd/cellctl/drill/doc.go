@@ -15,6 +15,15 @@
 //	idgen-down               idgen is stopped for a minute: nobody notices
 //	clock-back               the clock of a cell's processes goes back by an hour, and forward
 //
+//	cdc-slot-lost  a cell's replication slot is dropped: declared, copied anew, equal again
+//	nats-lost      a cell's store of messages is deleted, then goes back 30 s: nothing lost,
+//	               nothing twice, nothing copied
+//	standby-away   a cell is cut off until its standby is detached, alone; plugged in, equal
+//
+// The last three end in comparing every standby with its owner, row by row, and in
+// finding every order that was placed. They look into the cells' databases, so
+// they need local processes.
+//
 // A drill passes when everything in its list of judgements holds; each figure that
 // decides is in the report. What it broke is mended at the end, also after an
 // error or an interrupt. Every drill has a sabotage, a real fault of the kind that
@@ -32,6 +41,10 @@
 //	idgen-restore            idgen is told that its database is the same as ever
 //	idgen-down               c1's order service starts anew meanwhile, with no way to its agent
 //	clock-back               c2's user service doesn't hear of the clock
+//
+//	cdc-slot-lost  a standby lacks some rows, as if changes had been skipped
+//	nats-lost      the slot is dropped with the store: only copies can help
+//	standby-away   nothing bounds what waits for the standby: it isn't detached
 //
 // A shared Redis hurts nobody: it is asked for 50 ms at most, and rarely when it's
 // gone. So unplug also looks at the border itself: who is connected where, or on

@@ -58,6 +58,7 @@ type Border struct {
 type Options struct {
 	System   System
 	IDs      IDSystem
+	Copies   CopySystem
 	Agents   map[string]*agentapi.Client
 	Control  *controlapi.Client
 	Load     load.Options // Cells and Edge are needed, the rest is the drill's
@@ -108,6 +109,9 @@ func kinds() []kind {
 		{name: "control-down-cold-start", cell: "c2", do: coldStart},
 		{name: "idgen-down", cell: "c1", do: idgenDown},
 		{name: "clock-back", cell: "c2", do: clockBack},
+		{name: "cdc-slot-lost", cell: "c1", do: cdcSlotLost},
+		{name: "nats-lost", cell: "c2", do: natsLost},
+		{name: "standby-away", cell: "c3", do: standbyAway},
 	}
 }
 
