@@ -52,6 +52,7 @@ func TestBuyAndTransfer(t *testing.T) {
 		})
 	}
 	atRest(t)
+	covered(t)
 }
 
 // S-O07: double click, two tabs, a retry after a timeout: one order.

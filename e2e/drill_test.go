@@ -72,7 +72,7 @@ func TestDrills(t *testing.T) {
 			}
 		}
 	})
-	for _, d := range []struct {
+	drills := []struct {
 		name, cell string
 		finds      []string // of its sabotage
 		figures    []string
@@ -87,8 +87,21 @@ func TestDrills(t *testing.T) {
 		{"route-push", "c3", []string{"c1's gateway@", "holds table"}, []string{"processes", "others_acked_ms", "without_push_acked_ms", "cut_off_age_ms", "caught_up_ms", "invariants_ok"}},
 		{"idgen-restore", "c1", []string{"ranges were leased twice", "it should pause"}, []string{"requests", "errors", "leases", "leases_overlapping", "ids", "ids_twice", "ids_not_leased", "paused", "invariants_ok"}},
 		{"idgen-down", "c1", []string{"IDS_EXHAUSTED"}, []string{"requests", "errors", "requests_with_ids_meanwhile", "p99_before_ms", "p99_meanwhile_ms", "invariants_ok"}},
+		{"cdc-slot-lost", "c1", []string{"differ from their owner's"}, []string{"requests", "errors", "declared", "declared_ms", "recovered_ms", "sinks", "copies", "rows_compared", "differences", "orders_looked_for", "orders_not_found", "invariants_ok"}},
+		{"nats-lost", "c2", []string{"sinks copied again"}, []string{"requests", "errors", "copies", "deleted_recovered_ms", "back_recovered_ms", "pending_share_before", "pending_share_meanwhile", "rows_compared", "differences", "orders_looked_for", "orders_not_found", "invariants_ok"}},
+		{"standby-away", "c3", []string{"hasn't detached standby_c3"}, []string{"survivors_requests", "survivors_errors", "detached", "detached_ms", "others_looks", "back_in_sync_ms", "rows_compared", "differences", "orders_looked_for", "orders_not_found", "invariants_ok"}},
 		{"clock-back", "c2", []string{"INVALID_TOKEN"}, []string{"requests", "errors", "logged_in_again", "ids", "ids_twice", "ids_not_leased", "leases_overlapping", "invariants_ok"}},
-	} {
+	}
+	tried := map[string]bool{}
+	for _, d := range drills {
+		tried[d.name] = true
+	}
+	for _, name := range strings.Fields(mustCellctl(t, "drill", "--list")) {
+		if !tried[name] {
+			t.Errorf("drill %s isn't tried here", name)
+		}
+	}
+	for _, d := range drills {
 		t.Run(d.name, func(t *testing.T) {
 			r, code := drill(t, d.name, "--cell", d.cell, "--short")
 			if code != 0 || !*r.Pass || len(r.Failed) > 0 || r.Drill != d.name || len(r.Timeline) < 3 {
@@ -110,6 +123,7 @@ func TestDrills(t *testing.T) {
 		failsWith(t, []string{"past the border, plugged and unplugged: c1/catalog is connected to "}, "unplug", "--cell", "c3", "--short", "--sabotage=redis")
 	})
 	atRest(t)
+	covered(t)
 	for _, bad := range [][]string{{"drill"}, {"drill", "book"}, {"drill", "unplug", "--cell", "c9"}, {"load", "--rate", "0"}, {"load", "--duration", "1h"}} {
 		if out, code := cellctl(t, bad...); code != 2 || strings.Count(strings.TrimSpace(out), "\n") != 0 {
 			t.Errorf("cellctl %v = %d %q, want 2 and one line", bad, code, out)

@@ -62,6 +62,7 @@ func TestKillEachProcess(t *testing.T) {
 	l.end()
 	l.settled(t)
 	atRest(t)
+	covered(t)
 }
 
 // settled waits until each order that the load placed has come to its end.
@@ -146,6 +147,7 @@ func TestScenario_W11_DependenciesAway(t *testing.T) {
 		}
 	}
 	atRest(t)
+	covered(t)
 }
 
 func pids() map[string]int {

@@ -160,6 +160,7 @@ func TestUnplug(t *testing.T) {
 		t.Errorf("c3's user has %d, want 5170", got)
 	}
 	atRest(t)
+	covered(t)
 }
 
 // The link from c1 to c2 is cut one way, then delayed: nothing is lost or doubled.
