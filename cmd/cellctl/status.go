@@ -55,10 +55,10 @@ func status(ctx context.Context, c *cli, args []string) error {
 
 func printStatus(w io.Writer, all []cellStatus) {
 	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(tw, "CELL\tROUTE\tSLOTS\tLEASE\tOPEN MSGS\tOLDEST\tSTUCK\tPARKED\tCLOSED LOOP\tCONTROL\tLINKS")
+	fmt.Fprintln(tw, "CELL\tROUTE\tSLOTS\tLEASE\tOPEN MSGS\tOLDEST\tSTUCK\tPARKED\tUNCOVERED\tSTANDBY LAG\tCLOSED LOOP\tCONTROL\tLINKS")
 	for _, l := range all {
 		if l.Status == nil {
-			fmt.Fprintf(tw, "%s\t?\t?\t?\t?\t?\t?\t?\t?\t?\tagent: %s\n", l.Cell, l.Error)
+			fmt.Fprintf(tw, "%s\t?\t?\t?\t?\t?\t?\t?\t?\t?\t?\t?\tagent: %s\n", l.Cell, l.Error)
 			continue
 		}
 		s := l.Status
@@ -74,11 +74,15 @@ func printStatus(w io.Writer, all []cellStatus) {
 		case s.DatabaseError == "":
 			db = "-\t-\t-\t-\t-\t-"
 		}
+		cover, behind := uncovered(s.Cover), worstLag(s.Cover)
+		if s.Database == nil && s.DatabaseError == "" {
+			cover, behind = "-", "-" // no cell
+		}
 		control := "never"
 		if s.ControlAgeMS >= 0 {
 			control = (time.Duration(s.ControlAgeMS) * time.Millisecond).Round(time.Second).String() + " ago"
 		}
-		fmt.Fprintf(tw, "%s\t%d\t%s\t%s\t%s\t%s\n", l.Cell, s.RouteVersion, db, closedLoop(s.Requests), control, links(s))
+		fmt.Fprintf(tw, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", l.Cell, s.RouteVersion, db, cover, behind, closedLoop(s.Requests), control, links(s))
 	}
 	tw.Flush()
 	for _, l := range all {
