@@ -42,39 +42,38 @@ CREATE TRIGGER slots_left AFTER UPDATE ON cell.slots REFERENCING OLD TABLE AS wa
   FOR EACH STATEMENT EXECUTE FUNCTION cell.slots_left();
 ALTER TABLE cell.slots ENABLE ALWAYS TRIGGER slots_left;  -- the applier's session too
 
--- One batch: at most p_limit rows, of at most 64 slots, ascending. It runs with the caller's rights, so the policies of
--- the applier's role hold. Each slot is entered (shared lock, then its role); one that has a role isn't touched.
+-- One batch: at most p_limit rows, of at most 256 slots, ascending. It runs with the caller's rights, so the policies of
+-- the applier's role hold. The slots are entered (shared locks, then their roles); one that has a role isn't touched.
 -- +goose StatementBegin
 CREATE FUNCTION cell.clean_up(p_limit int, OUT slots int, OUT rows int)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  s int;
-  r text;
-  t text;
-  k int;
+  ready int[];
+  t     text;
+  k     int;
 BEGIN
   IF p_limit NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'a batch has 1 to 1000 rows';
   END IF;
   slots := 0;
   rows := 0;
-  FOR s IN SELECT c.slot FROM cell.cleanup c WHERE c.state = 'open' ORDER BY c.slot LIMIT 64 LOOP
-    SELECT e.role INTO r FROM cell.enter_applier(ARRAY[s]) e;
-    CONTINUE WHEN r <> 'none' OR NOT EXISTS (SELECT FROM cell.cleanup c WHERE c.slot = s AND c.state = 'open');
-    FOR t IN SELECT u.name FROM cell.unit_tables u ORDER BY u.name LOOP
-      EXECUTE format('DELETE FROM %1$s WHERE slot = $1 AND ctid = ANY (ARRAY(SELECT ctid FROM %1$s WHERE slot = $1 LIMIT $2))', t)
-        USING s, p_limit - rows;
-      GET DIAGNOSTICS k = ROW_COUNT;
-      rows := rows + k;
-      EXIT WHEN rows >= p_limit;
-    END LOOP;
+  SELECT array_agg(e.slot) INTO ready
+    FROM cell.enter_applier(ARRAY(SELECT c.slot FROM cell.cleanup c WHERE c.state = 'open' ORDER BY c.slot LIMIT 256)) e WHERE e.role = 'none';
+  -- The list again, as it is under the locks.
+  ready := ARRAY(SELECT c.slot FROM cell.cleanup c WHERE c.slot = ANY (ready) AND c.state = 'open');
+  IF ready = '{}' THEN RETURN; END IF;
+  FOR t IN SELECT u.name FROM cell.unit_tables u ORDER BY u.name LOOP
+    EXECUTE format('DELETE FROM %1$s WHERE slot = ANY ($1) AND ctid = ANY (ARRAY(SELECT ctid FROM %1$s WHERE slot = ANY ($1) LIMIT $2))', t)
+      USING ready, p_limit - rows;
+    GET DIAGNOSTICS k = ROW_COUNT;
+    rows := rows + k;
     EXIT WHEN rows >= p_limit;
-    DELETE FROM cell.cleanup c WHERE c.slot = s;
-    slots := slots + 1;
   END LOOP;
-  IF slots + rows > 0 THEN
-    UPDATE cell.cleanup_run SET deleted = deleted + rows, batch_at = clock_timestamp();
+  IF rows < p_limit THEN
+    DELETE FROM cell.cleanup c WHERE c.slot = ANY (ready);
+    GET DIAGNOSTICS slots = ROW_COUNT;
   END IF;
+  UPDATE cell.cleanup_run SET deleted = deleted + rows, batch_at = clock_timestamp();
 END $$;
 -- +goose StatementEnd
 
