@@ -228,6 +228,33 @@ func (w *world) synced(owner, keeper *cell, slots ...int) {
 	})
 }
 
+// of gives the applier's word on a source.
+func (c *cell) of(source string) standby.Status {
+	c.w.t.Helper()
+	all, err := c.applier.Status(c.w.t.Context())
+	if err != nil {
+		c.w.t.Fatal(err)
+	}
+	for _, st := range all {
+		if st.Source == source {
+			return st
+		}
+	}
+	c.w.t.Fatalf("nothing is known of %s", source)
+	return standby.Status{}
+}
+
+// status is its word on the one source.
+func (c *cell) status() standby.Status {
+	c.w.t.Helper()
+	for source := range c.w.cells {
+		if source != c.name {
+			return c.of(source)
+		}
+	}
+	return standby.Status{}
+}
+
 func (w *world) allTen() []int { return []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9} }
 
 func wait(t *testing.T, why func() string, cond func() bool) {
