@@ -30,7 +30,14 @@ func (s *Server) lock(ctx context.Context, ss *session, q question) (snapshot, e
 		}
 		ss.conn = c
 	}
+	// Once without a slot: what a new connection must load first isn't loaded under the locks.
+	if _, err := lockOnce(ctx, ss.conn, nil); err != nil {
+		return snapshot{}, err
+	}
 	for try := 1; ; try++ {
+		if _, err := ss.conn.Exec(ctx, "ROLLBACK"); err != nil {
+			return snapshot{}, err
+		}
 		out, err := lockOnce(ctx, ss.conn, q.Slots)
 		var pe *pgconn.PgError
 		busy := errors.As(err, &pe) && pe.Code == "55P03"
@@ -40,9 +47,6 @@ func (s *Server) lock(ctx context.Context, ss *session, q question) (snapshot, e
 		out.Tries = try
 		if busy {
 			out.Busy = true
-			if _, err := ss.conn.Exec(ctx, "ROLLBACK"); err != nil {
-				return snapshot{}, err
-			}
 			if try < lockTries {
 				pause(ctx, 20*time.Millisecond+rand.N(80*time.Millisecond))
 				continue
@@ -68,7 +72,8 @@ func lockOnce(ctx context.Context, c *pgx.Conn, slots []int32) (snapshot, error)
 	p.SendPipelineSync()
 	p.SendQueryParams("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", nil, nil, nil, nil)
 	// The snapshot is this statement's; locks aren't let go of before it has one.
-	p.SendQueryParams(`SELECT i.incarnation::text, pg_current_wal_insert_lsn()::text, extract(epoch FROM clock_timestamp())::text, pg_advisory_unlock_all()::text
+	// The incarnation is named as the change stream names it: with the timeline.
+	p.SendQueryParams(`SELECT i.incarnation || '.' || ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int, pg_current_wal_insert_lsn()::text, extract(epoch FROM clock_timestamp())::text, pg_advisory_unlock_all()::text
 		FROM cell.identity i`, nil, nil, nil, nil)
 	// Without a row above they'd be held still.
 	p.SendQueryParams("SELECT pg_advisory_unlock_all()::text", nil, nil, nil, nil)

@@ -125,15 +125,10 @@ CREATE FUNCTION cell.lock_slots(p_slots int[], p_wait_ms int) RETURNS timestampt
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   began timestamptz := clock_timestamp();
-  rest  int[] := '{}';
+  rest  int[] := ARRAY(SELECT u.s FROM unnest(p_slots) AS u(s) WHERE NOT pg_try_advisory_lock(4401, u.s));
   ms    int;
   s     int;
 BEGIN
-  FOR s IN SELECT DISTINCT u.s FROM unnest(p_slots) AS u(s) ORDER BY u.s LOOP
-    IF NOT pg_try_advisory_lock(4401, s) THEN
-      rest := rest || s;
-    END IF;
-  END LOOP;
   FOREACH s IN ARRAY rest LOOP
     ms := p_wait_ms - ceil(extract(epoch FROM clock_timestamp() - began) * 1000);
     IF ms < 1 THEN
