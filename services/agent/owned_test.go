@@ -60,7 +60,8 @@ const wrong = `
 		($slot, 1, 1, $4, 'transfer', $1, $2, $slot, 5, 'CNY', 'FROZEN', now(), now() - interval '1 h', NULL),
 		($slot, 1, 1, $5, 'transfer', $1, $2, $slot, 5, 'CNY', 'SETTLED', now(), now() - interval '1 h', now());
 	INSERT INTO cell.credits (slot, epoch, rev, transfer_id, kind, user_id, from_user, from_slot, amount, currency, state) VALUES ($slot, 1, 1, $4, 'transfer', $2, $1, $slot, 1, 'CNY', 'CREDITED');
-	INSERT INTO cell.idempotency (slot, epoch, rev, actor, route, key, hash, ref) VALUES ($slot, 1, 1, $1, 'POST /orders', 'a', '', 'x'), ($slot, 1, 1, $1, 'POST /orders', 'b', '', 'x');
+	INSERT INTO cell.idempotency (slot, epoch, rev, actor, route, key, hash, ref) VALUES ($slot, 1, 1, $1, 'POST /orders', 'a', '', 'x'), ($slot, 1, 1, $1, 'POST /orders', 'b', '', 'x'),
+		($slot, 1, 1, $1, 'POST /wallet/withdrawals', 'c', '', '9');
 	INSERT INTO cell.outbox (slot, epoch, rev, id, to_slot, service, kind, key, body, reply_service) VALUES ($slot, 1, 1, 'transfer.credit:$4', 1, 'user', 'transfer.credit', '$4', '{}', 'user');
 	INSERT INTO cell.relay (slot, id) VALUES ($slot, 'transfer.credit:$4');
 	INSERT INTO cell.parked (slot, epoch, rev, from_slot, id, digest, reason, message) VALUES ($slot, 1, 1, 1, 'm', 'd', 'r', '{}');

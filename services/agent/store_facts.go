@@ -170,12 +170,13 @@ func look(ctx context.Context, tx pgx.Tx, c check, f *agentapi.Facts) error {
 func effects() []check {
 	all := []check{{"I9", "SELECT count(*) FROM {cell.idempotency} i", `
 		SELECT format('%s %s was made for %s keys: %s', route, ref, count(*), string_agg(key, ', '))
-		FROM {cell.idempotency} i WHERE route IN ('POST /orders', 'POST /transfers', 'POST /wallet/deposits')
+		FROM {cell.idempotency} i WHERE route IN ('POST /orders', 'POST /transfers', 'POST /wallet/deposits', 'POST /wallet/withdrawals')
 		GROUP BY slot, route, ref HAVING count(*) > 1`}}
 	for _, e := range []struct{ what, route, rows string }{
 		{"order", "POST /orders", "SELECT slot, id::text AS ref FROM {orders.orders} o"},
 		{"transfer", "POST /transfers", "SELECT slot, id::text AS ref FROM {cell.transfers} t WHERE kind = 'transfer'"},
 		{"deposit", "POST /wallet/deposits", "SELECT slot, substr(ref, 9) AS ref FROM {cell.postings} p WHERE ref LIKE 'deposit:%'"},
+		{"withdrawal", "POST /wallet/withdrawals", "SELECT slot, substr(ref, 12) AS ref FROM {cell.postings} p WHERE ref LIKE 'withdrawal:%'"},
 	} {
 		all = append(all, check{"I9", "SELECT 0", fmt.Sprintf(`
 			SELECT CASE WHEN i.ref IS NULL THEN format('%[1]s %%s has no Idempotency-Key', e.ref)

@@ -35,6 +35,8 @@ func rules() []rule {
 		{"GET", "/wallet", svcUser, ofUser, users, "", ""},
 		{"GET", "/wallet/statement", svcUser, ofUser, users, "", ""},
 		{"POST", "/wallet/deposits", svcUser, ofUser, users, "", ""},
+		{"POST", "/wallet/withdrawals", svcUser, ofUser, users, "", ""},
+		{"POST", "/transfers/preview", svcUser, ofUser, users, "", ""},
 		{"POST", "/transfers", svcUser, ofUser, users, "", ""},
 		{"GET", "/transfers", svcUser, ofUser, users, "", ""},
 		{"GET", "/transfers/:id", svcUser, ofThing, users, "id", ""},

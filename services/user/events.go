@@ -45,6 +45,11 @@ type claimBody struct {
 	OpID   string   `json:"op,omitempty"`
 	Winner id.ID    `json:"winner,omitzero"` // claim.taken: of the same operation
 	State  RegState `json:"state,omitempty"` // claim.state
+
+	// claim.confirm, claim.state, claim.copy: what a payer is shown (hidden), and
+	// which of the user's names it is.
+	Name   string `json:"name,omitempty"`
+	NameNo int64  `json:"name_no,omitempty"`
 }
 
 // handlers registers what this service takes.
@@ -134,7 +139,7 @@ func (s *service) create(ctx context.Context, tx *pg.Tx, r Registration) error {
 		return err
 	}
 	tx.AfterCommit(func() { s.waiters.Wake(r.UserID.String()) })
-	return s.send(ctx, tx, kindConfirm, bus.IDKey(r.UserID), routing.HashSlot(r.Phone), claimBody{MAC: r.PhoneMAC, User: r.UserID})
+	return s.send(ctx, tx, kindConfirm, bus.IDKey(r.UserID), routing.HashSlot(r.Phone), claimBody{MAC: r.PhoneMAC, User: r.UserID, Name: hidden(r.Name)})
 }
 
 // onTaken is the user's slot: somebody else has the phone.
@@ -193,14 +198,25 @@ func (s *service) confirm(ctx context.Context, tx *pg.Tx, message string, b clai
 	if err := endClaim(ctx, tx, b.MAC, b.User, Confirmed); err != nil {
 		return err
 	}
-	// Keys name the cell's slot, so each cell has a message of its own.
+	return s.tellAll(ctx, tx, claimBody{MAC: b.MAC, User: b.User, Name: b.Name, NameNo: b.NameNo}, "")
+}
+
+// tellAll sends a copy to every cell. Keys name the cell's slot, so each cell has a
+// message of its own.
+func (s *service) tellAll(ctx context.Context, tx *pg.Tx, b claimBody, key string) error {
 	for _, cell := range s.table.Load().Cells() {
 		slot := routing.CellSlot(cell.Ordinal)
-		if err := s.send(ctx, tx, kindCopy, bus.IDKey(b.User)+":"+slot.String(), slot, claimBody{MAC: b.MAC, User: b.User}); err != nil {
+		if err := s.send(ctx, tx, kindCopy, bus.IDKey(b.User)+":"+slot.String()+key, slot, b); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// tellName is the user's slot, with another name. A user who is there has their
+// phone for good, so the copies may come before those of the phone's home.
+func (s *service) tellName(ctx context.Context, tx *pg.Tx, r renamed) error {
+	return s.tellAll(ctx, tx, claimBody{MAC: r.MAC, User: r.User.ID, Name: hidden(r.User.Name), NameNo: r.No}, fmt.Sprintf(":name-%d", r.No))
 }
 
 // onCopy is a cell's own slot.
@@ -209,7 +225,7 @@ func (s *service) onCopy(ctx context.Context, tx *pg.Tx, m bus.Message) (bus.Rep
 	if err != nil {
 		return bus.Reply{}, err
 	}
-	there, err := copyClaim(ctx, tx, b.MAC, b.User)
+	there, err := copyClaim(ctx, tx, b)
 	switch {
 	case err != nil:
 		return bus.Reply{}, err
@@ -273,7 +289,7 @@ func (s *service) onAsk(ctx context.Context, tx *pg.Tx, m bus.Message) (bus.Repl
 		if err != nil {
 			return bus.Reply{}, err
 		}
-		return bus.Reply{Kind: kindState, Body: claimBody{MAC: b.MAC, User: b.User, State: next}}, nil
+		return bus.Reply{Kind: kindState, Body: claimBody{MAC: b.MAC, User: b.User, State: next, Name: hidden(r.Name)}}, nil
 	}
 }
 

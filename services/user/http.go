@@ -6,9 +6,6 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"example.com/cellmart/platform/cellkit/call"
-	"example.com/cellmart/platform/cellkit/errs"
-	"example.com/cellmart/platform/cellkit/pg"
-	"example.com/cellmart/platform/cellkit/transfer"
 	"example.com/cellmart/platform/cellkit/web"
 	"example.com/cellmart/services/user/userapi"
 )
@@ -32,7 +29,9 @@ func (s *service) routes(e *echo.Echo) {
 	g.GET("/wallet", s.handleWallet)
 	g.GET("/wallet/statement", s.handleStatement)
 	g.POST("/wallet/deposits", s.handleDeposit)
+	g.POST("/wallet/withdrawals", s.handleWithdraw)
 	g.POST("/transfers", s.handlePay)
+	g.POST("/transfers/preview", s.handlePreview)
 	g.GET("/transfers", s.handleTransfers)
 	g.GET("/transfers/:id", s.handleTransfer)
 	g.POST("/transfers/:id/cancel", s.handleTakeBack)
@@ -178,159 +177,6 @@ func (s *service) handleOpenShop(c echo.Context) error {
 	}
 	out, err := s.openShop(c.Request().Context(), r, in)
 	return answer(c, http.StatusCreated, out, err)
-}
-
-func (s *service) handleWallet(c echo.Context) error {
-	r, err := actor(c)
-	if err != nil {
-		return err
-	}
-	out, err := s.wallet(c.Request().Context(), r)
-	return answer(c, http.StatusOK, out, err)
-}
-
-func (s *service) handleStatement(c echo.Context) error {
-	r, err := actor(c)
-	if err != nil {
-		return err
-	}
-	limit, err := web.QueryInt(c, "limit", pageSize, 1, maxPage)
-	if err != nil {
-		return err
-	}
-	from := statementPlace{User: r.User, Currency: c.QueryParam("currency")}
-	if from.Currency == "" {
-		from.Currency = transfer.DefaultCurrency
-	}
-	if !transfer.ValidCurrency(from.Currency) {
-		return errs.Field("currency", "must be CNY, USD, EUR, JPY or KWD")
-	}
-	if text := c.QueryParam("cursor"); text != "" {
-		var at statementPlace
-		if err := web.DecodeCursor(s.cursorKey(), text, &at); err != nil {
-			return err
-		}
-		if at.User != r.User || at.Currency != from.Currency || at.Seq <= 0 {
-			return web.ErrInvalidCursor.Because(errCursor)
-		}
-		from = at
-	}
-	out, next, err := s.statement(c.Request().Context(), r, from, int(limit))
-	if err != nil {
-		return err
-	}
-	if next != nil {
-		out.NextCursor = web.EncodeCursor(s.cursorKey(), next)
-	}
-	return c.JSON(http.StatusOK, out)
-}
-
-func (s *service) handleDeposit(c echo.Context) error {
-	r, err := actor(c)
-	if err != nil {
-		return err
-	}
-	key, err := web.IdempotencyKey(c)
-	if err != nil {
-		return err
-	}
-	var in userapi.DepositRequest
-	if err := web.Bind(c, &in); err != nil {
-		return err
-	}
-	rec, replayed, err := s.deposit(c.Request().Context(), r, key, in)
-	if err != nil {
-		return err
-	}
-	return recorded(c, rec, replayed)
-}
-
-// recorded answers with what is kept under an Idempotency-Key.
-func recorded(c echo.Context, rec pg.Record, replayed bool) error {
-	if replayed {
-		c.Response().Header().Set(web.HeaderReplayed, "true")
-	}
-	if rec.Location != "" {
-		c.Response().Header().Set(echo.HeaderLocation, rec.Location)
-	}
-	if rec.Status == http.StatusUnprocessableEntity { // the only refusal that is kept
-		return transfer.ErrInsufficientFunds
-	}
-	return c.Blob(rec.Status, echo.MIMEApplicationJSON, rec.Body)
-}
-
-func (s *service) handlePay(c echo.Context) error {
-	r, err := actor(c)
-	if err != nil {
-		return err
-	}
-	key, err := web.IdempotencyKey(c)
-	if err != nil {
-		return err
-	}
-	var in userapi.TransferRequest
-	if err := web.Bind(c, &in); err != nil {
-		return err
-	}
-	rec, replayed, err := s.pay(c.Request().Context(), r, key, in)
-	if err != nil {
-		return err
-	}
-	return recorded(c, rec, replayed)
-}
-
-func (s *service) handleTransfers(c echo.Context) error {
-	r, err := actor(c)
-	if err != nil {
-		return err
-	}
-	limit, err := web.QueryInt(c, "limit", pageSize, 1, maxPage)
-	if err != nil {
-		return err
-	}
-	var at transfersPlace
-	if text := c.QueryParam("cursor"); text != "" {
-		if err := web.DecodeCursor(s.cursorKey(), text, &at); err != nil {
-			return err
-		}
-		if at.User != r.User || at.Last.ID <= 0 {
-			return web.ErrInvalidCursor.Because(errCursor)
-		}
-	}
-	out, next, err := s.transfers(c.Request().Context(), r, at.Last, int(limit))
-	if err != nil {
-		return err
-	}
-	if next != nil {
-		out.NextCursor = web.EncodeCursor(s.cursorKey(), next)
-	}
-	return c.JSON(http.StatusOK, out)
-}
-
-func (s *service) handleTransfer(c echo.Context) error {
-	r, err := actor(c)
-	if err != nil {
-		return err
-	}
-	n, err := web.PathID(c, "id")
-	if err != nil {
-		return err
-	}
-	out, err := s.transfer(c.Request().Context(), r, n)
-	return answer(c, http.StatusOK, out, err)
-}
-
-func (s *service) handleTakeBack(c echo.Context) error {
-	r, err := actor(c)
-	if err != nil {
-		return err
-	}
-	n, err := web.PathID(c, "id")
-	if err != nil {
-		return err
-	}
-	out, err := s.takeBack(c.Request().Context(), r, n)
-	return answer(c, http.StatusAccepted, out, err)
 }
 
 // handleLookup is for the own cell's gateway and services.

@@ -73,6 +73,29 @@ func TestBadInput(t *testing.T) {
 		{"deposit over int64", "POST", "/wallet/deposits", `{"amount":9223372036854775808}`, "k", 400, `"field":"amount"`},
 		{"deposit in gold", "POST", "/wallet/deposits", `{"amount":1,"currency":"XAU"}`, "k", 400, `"field":"currency"`},
 		{"deposit in small letters", "POST", "/wallet/deposits", `{"amount":1,"currency":"cny"}`, "k", 400, `"field":"currency"`},
+		{"withdrawal without a key", "POST", "/wallet/withdrawals", `{"amount":1}`, "", 400, "IDEMPOTENCY_KEY_MISSING"},
+		{"withdrawal of nothing", "POST", "/wallet/withdrawals", `{}`, "k", 400, `"field":"amount"`},
+		{"withdrawal of zero", "POST", "/wallet/withdrawals", `{"amount":0}`, "k", 400, `"field":"amount"`},
+		{"negative withdrawal", "POST", "/wallet/withdrawals", `{"amount":-1}`, "k", 400, `"field":"amount"`},
+		{"withdrawal over the limit", "POST", "/wallet/withdrawals", `{"amount":1000000000001}`, "k", 400, `"field":"amount"`},
+		{"withdrawal over int64", "POST", "/wallet/withdrawals", `{"amount":9223372036854775808}`, "k", 400, `"field":"amount"`},
+		{"withdrawal in gold", "POST", "/wallet/withdrawals", `{"amount":1,"currency":"XAU"}`, "k", 400, `"field":"currency"`},
+		{"withdrawal of more than there is", "POST", "/wallet/withdrawals", `{"amount":1001}`, "k", 422, "INSUFFICIENT_FUNDS"},
+		{"withdrawal in another currency", "POST", "/wallet/withdrawals", `{"amount":1,"currency":"KWD"}`, "k", 422, "INSUFFICIENT_FUNDS"},
+		{"preview to nobody", "POST", "/transfers/preview", `{"amount":1}`, "", 400, `"field":"to_user"`},
+		{"preview to two", "POST", "/transfers/preview", edit(pay("1"), "{", `{"to_phone":"+8613800000009",`), "", 400, `"field":"to_user"`},
+		{"preview to no phone", "POST", "/transfers/preview", `{"to_phone":"12","amount":1}`, "", 400, `"field":"to_phone"`},
+		{"preview to an unknown phone", "POST", "/transfers/preview", `{"to_phone":"+8613800000009","amount":1}`, "", 422, "UNKNOWN_PAYEE"},
+		{"preview to an unknown user", "POST", "/transfers/preview", `{"to_user":"16385","amount":1}`, "", 422, "UNKNOWN_PAYEE"},
+		{"preview to oneself", "POST", "/transfers/preview", edit(pay("1"), bob.String(), ann.String()), "", 400, "SELF_TRANSFER"},
+		{"preview to oneself by phone", "POST", "/transfers/preview", fmt.Sprintf(`{"to_phone":%q,"amount":1}`, w.phoneAt("c1", 0)), "", 400, "SELF_TRANSFER"},
+		{"preview of zero", "POST", "/transfers/preview", pay("0"), "", 400, `"field":"amount"`},
+		{"preview of less than zero", "POST", "/transfers/preview", pay("-5"), "", 400, `"field":"amount"`},
+		{"preview over int64", "POST", "/transfers/preview", pay("99999999999999999999"), "", 400, `"field":"amount"`},
+		{"preview in gold", "POST", "/transfers/preview", edit(pay("1"), "{", `{"currency":"XAU",`), "", 400, `"field":"currency"`},
+		{"preview of more than there is", "POST", "/transfers/preview", pay("1001"), "", 422, "INSUFFICIENT_FUNDS"},
+		{"preview with a memo", "POST", "/transfers/preview", edit(pay("1"), "{", `{"memo":"x",`), "", 400, `"field":"memo"`},
+		{"made up confirmation", "POST", "/transfers", edit(pay("1"), "{", `{"confirm":"AAAA",`), "k", 422, "NOT_CONFIRMED"},
 		{"statement page of zero", "GET", "/wallet/statement?limit=0", "", "", 400, `"field":"limit"`},
 		{"statement page of text", "GET", "/wallet/statement?limit=x", "", "", 400, `"field":"limit"`},
 		{"statement page of 101", "GET", "/wallet/statement?limit=101", "", "", 400, `"field":"limit"`},
@@ -105,7 +128,7 @@ func TestBadInput(t *testing.T) {
 	}
 	var wallet userapi.Wallet
 	w.as(ann, "GET", "/api/v1/wallet", "", "").decode(t, &wallet)
-	if len(wallet.Balances) != 1 || wallet.Balances[0] != (userapi.Balance{Currency: "CNY", Available: 1000}) {
+	if len(wallet.Balances) != 1 || wallet.Balances[0] != (userapi.Balance{Currency: "CNY", Available: 1000, Digits: 2}) {
 		t.Errorf("wallet = %+v: a refused request left a trace", wallet)
 	}
 }
@@ -148,7 +171,7 @@ func TestScenario_O13_OthersObjects(t *testing.T) {
 	}
 	for _, p := range []struct{ method, path string }{
 		{"GET", "/me"}, {"PATCH", "/me"}, {"GET", "/me/addresses"}, {"POST", "/me/addresses"}, {"DELETE", "/me/addresses/1"}, {"POST", "/seller"},
-		{"GET", "/wallet"}, {"GET", "/wallet/statement"}, {"POST", "/wallet/deposits"}, {"POST", "/transfers"}, {"GET", "/transfers"},
+		{"GET", "/wallet"}, {"GET", "/wallet/statement"}, {"POST", "/wallet/deposits"}, {"POST", "/wallet/withdrawals"}, {"POST", "/transfers/preview"}, {"POST", "/transfers"}, {"GET", "/transfers"},
 		{"GET", "/transfers/1"}, {"POST", "/transfers/1/cancel"},
 	} {
 		if a := as(0, p.method, api+p.path); a.status != http.StatusUnauthorized {
@@ -198,7 +221,7 @@ func TestProfileAddressesShop(t *testing.T) {
 		{"POST", "/seller", `{"shop_name":"Tea"}`, 201, `"token":"`},
 		{"POST", "/seller", `{"shop_name":"Coffee"}`, 409, `ALREADY_SELLER`},
 		{"GET", "/me/addresses", "", 200, `{"items":[]}`},
-		{"GET", "/wallet", "", 200, `{"balances":[{"currency":"CNY","available":0,"frozen":0}]}`},
+		{"GET", "/wallet", "", 200, `{"balances":[{"currency":"CNY","available":0,"frozen":0,"digits":2}]}`},
 		{"GET", "/wallet/statement", "", 200, `{"items":[]}`},
 		{"GET", "/transfers", "", 200, `{"items":[]}`},
 	}
@@ -245,8 +268,9 @@ func TestIdempotencyKeys(t *testing.T) {
 	ann, bob := w.newUser("c1", w.phoneAt("c1", 0)).ID, w.newUser("c1", w.phoneAt("c1", 1)).ID
 	w.deposit(ann, 1000)
 	for path, bodies := range map[string][2]string{
-		"/api/v1/wallet/deposits": {`{"amount":5}`, `{"amount":6}`},
-		"/api/v1/transfers":       {fmt.Sprintf(`{"to_user":"%d","amount":5}`, bob), fmt.Sprintf(`{"to_user":"%d","amount":6}`, bob)},
+		"/api/v1/wallet/deposits":    {`{"amount":5}`, `{"amount":6}`},
+		"/api/v1/wallet/withdrawals": {`{"amount":5}`, `{"amount":6}`},
+		"/api/v1/transfers":          {fmt.Sprintf(`{"to_user":"%d","amount":5}`, bob), fmt.Sprintf(`{"to_user":"%d","amount":6}`, bob)},
 	} {
 		first := w.as(ann, "POST", path, bodies[0], "same")
 		again := w.as(ann, "POST", path, bodies[0]+" ", "same")
@@ -325,7 +349,7 @@ func TestIdempotencyKeys(t *testing.T) {
 	waitFor(t, func() bool { return w.quiet() })
 	var wallet userapi.Wallet
 	w.as(ann, "GET", "/api/v1/wallet", "", "").decode(t, &wallet)
-	if got, want := wallet.Balances[0], (userapi.Balance{Currency: "CNY", Available: 1000 + 5 + 7 - 5 + 10_000}); got.Available+got.Frozen != want.Available+w.incoming(ann) {
+	if got, want := wallet.Balances[0], (userapi.Balance{Currency: "CNY", Available: 1000 + 5 - 5 + 7 - 5 + 10_000}); got.Available+got.Frozen != want.Available+w.incoming(ann) {
 		t.Errorf("wallet = %+v, want %+v", got, want)
 	}
 }
@@ -382,7 +406,7 @@ func TestTransferBetweenCells(t *testing.T) {
 	}
 	var wallet userapi.Wallet
 	w.as(ann, "GET", "/api/v1/wallet", "", "").decode(t, &wallet)
-	if wallet.Balances[0] != (userapi.Balance{Currency: "CNY", Available: 500, Frozen: 200}) {
+	if wallet.Balances[0] != (userapi.Balance{Currency: "CNY", Available: 500, Frozen: 200, Digits: 2}) {
 		t.Errorf("wallet = %+v", wallet)
 	}
 	stuck, err := transfer.ListStuck(t.Context(), w.cells["c1"].db.App, 0, 10)

@@ -30,6 +30,14 @@ func TestOnlyOwnedSlotsAreLookedThrough(t *testing.T) {
 		if got != want || want == 0 && !errors.Is(err, errs.ErrNotFound) {
 			t.Errorf("the user of slot %d: %d, %v, want %d", slot, got, err, want)
 		}
+		byPhone, err := s.payeeByPhone(t.Context(), routing.CellSlot(1), []byte{byte(slot)})
+		if byPhone.User != want || want == 0 && !errors.Is(err, errs.ErrNotFound) || want != 0 && byPhone.Name != "a***" {
+			t.Errorf("the payee of slot %d: %+v, %v, want %d", slot, byPhone, err, want)
+		}
+		byID, err := s.payeeByID(t.Context(), routing.CellSlot(1), id.Make(7, slot, false))
+		if byID.User != want || want == 0 && !errors.Is(err, errs.ErrNotFound) || want != 0 && byID.Name != "a***" {
+			t.Errorf("the payee %d: %+v, %v", id.Make(7, slot, false), byID, err)
+		}
 	}
 	open, err := s.unasked(t.Context(), 60, 10)
 	if err != nil || len(open) != 1 || open[0].Slot != own {

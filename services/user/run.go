@@ -23,6 +23,7 @@ import (
 	"example.com/cellmart/platform/cellkit/web"
 	"example.com/cellmart/platform/routing"
 	"example.com/cellmart/services/idgen/idgenapi"
+	"example.com/cellmart/services/user/password"
 )
 
 // Config is the service's settings.
@@ -32,6 +33,7 @@ type Config struct {
 	TokenKey                           string
 	HashesAtOnce, HashQueue            int
 	Sweep, Drain                       time.Duration
+	Limits                             map[string]transfer.Limits
 	Route                              route.Options
 }
 
@@ -50,6 +52,12 @@ func loadConfig(getenv func(string) string) (Config, []env.Var, error) {
 		Sweep:        r.Duration("SWEEP", time.Second, "how often deadlines and open claims are looked at"),
 		Drain:        r.Duration("DRAIN", 5*time.Second, "time for running requests at the end"),
 		Route:        route.ReadOptions(r),
+	}
+	each := r.List("LIMIT_TRANSFER", "CNY=5000000,USD=700000,EUR=700000,JPY=1000000,KWD=2000000", "what one transfer may send, in minor units; a currency without is not limited")
+	day := r.List("LIMIT_DAY", "CNY=20000000,USD=2800000,EUR=2800000,JPY=4000000,KWD=8000000", "what a user may send on one day (UTC), in minor units; what comes back is free again")
+	var err error
+	if c.Limits, err = transfer.ParseLimits(each, day); err != nil {
+		r.Fail("LIMIT_TRANSFER", "or LIMIT_DAY: "+err.Error())
 	}
 	if n := len(c.ClaimKey.Reveal()); n > 0 && n < 16 {
 		r.Fail("CLAIM_KEY", "has fewer than 16 characters")
@@ -109,8 +117,8 @@ func Run(ctx context.Context, p cellkit.Process) error {
 
 	s := &service{
 		cell: cfg.Cell, store: &store{pool: pool}, table: holder, links: follower.Links(), ids: ids, waiters: &bus.Waiters{},
-		hasher: newHasher(cfg.HashesAtOnce, cfg.HashQueue), key: key, secret: []byte(cfg.ClaimKey.Reveal()),
-		poke: consumer.Poke, now: wall.Now, log: p.Log,
+		hasher: password.New(cfg.HashesAtOnce, cfg.HashQueue), key: key, secret: []byte(cfg.ClaimKey.Reveal()),
+		limits: cfg.Limits, poke: consumer.Poke, now: wall.Now, log: p.Log,
 	}
 	s.handlers(consumer)
 	e := web.New(web.Options{Service: name, Cell: cfg.Cell, Log: p.Log, Metrics: metrics, RouteVersion: holder.Version})

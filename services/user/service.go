@@ -17,7 +17,9 @@ import (
 	"example.com/cellmart/platform/cellkit/id"
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/cellkit/route"
+	"example.com/cellmart/platform/cellkit/transfer"
 	"example.com/cellmart/platform/routing"
+	"example.com/cellmart/services/user/password"
 	"example.com/cellmart/services/user/userapi"
 )
 
@@ -47,10 +49,11 @@ type service struct {
 	links   *route.Links
 	ids     ids
 	waiters waiters
-	hasher  *hasher
-	key     ed25519.PrivateKey // signs tokens
-	secret  []byte             // of phone hashes and cursors, the same in every cell
-	poke    func()             // the outbox has something new
+	hasher  *password.Hasher
+	key     ed25519.PrivateKey         // signs tokens
+	secret  []byte                     // of phone hashes and cursors, the same in every cell
+	limits  map[string]transfer.Limits // by currency; none = no limit
+	poke    func()                     // the outbox has something new
 	now     func() time.Time
 	log     *slog.Logger
 }
@@ -275,6 +278,15 @@ func (s *service) session(slot routing.Slot, u User) (userapi.Session, error) {
 
 // lookup gives the user that has a phone; errs.ErrNotFound.
 func (s *service) lookup(ctx context.Context, phone string) (id.ID, error) {
+	slot, err := s.cellSlot()
+	if err != nil {
+		return 0, err
+	}
+	return s.store.lookup(ctx, slot, s.mac(phone))
+}
+
+// cellSlot is the cell's own slot, where the copies are.
+func (s *service) cellSlot() (routing.Slot, error) {
 	t := s.table.Load()
 	if t == nil {
 		return 0, errs.ErrUnavailable.Because(errors.New("no route table yet"))
@@ -283,7 +295,7 @@ func (s *service) lookup(ctx context.Context, phone string) (id.ID, error) {
 	if !ok {
 		return 0, errs.ErrUnavailable.Because(fmt.Errorf("route table %d has no cell %s", t.Version(), s.cell))
 	}
-	return s.store.lookup(ctx, slot, s.mac(phone))
+	return slot, nil
 }
 
 func (s *service) patchMe(ctx context.Context, r call.Route, in userapi.PatchMe) (u User, err error) {
@@ -294,7 +306,13 @@ func (s *service) patchMe(ctx context.Context, r call.Route, in userapi.PatchMe)
 	if err != nil {
 		return u, err
 	}
-	err = s.store.write(ctx, entry(r), func(tx *pg.Tx) error { u, err = rename(ctx, tx, r.User, text); return err })
+	err = s.store.write(ctx, entry(r), func(tx *pg.Tx) error {
+		now, err := rename(ctx, tx, r.User, text)
+		if u = now.User; err != nil || !now.News {
+			return err
+		}
+		return s.tellName(ctx, tx, now)
+	})
 	return u, err
 }
 

@@ -21,6 +21,7 @@ const api = "/api/v1"
 // Routes that idempotency keys are scoped to.
 const (
 	routeDeposit  = "POST /wallet/deposits"
+	routeWithdraw = "POST /wallet/withdrawals"
 	routeTransfer = "POST /transfers"
 )
 
@@ -70,29 +71,47 @@ func (s *service) wallet(ctx context.Context, r call.Route) (userapi.Wallet, err
 	list, err := s.store.balances(ctx, r.Slot, r.User)
 	out := userapi.Wallet{Balances: make([]userapi.Balance, 0, len(list))}
 	for _, b := range list {
-		out.Balances = append(out.Balances, userapi.Balance(b))
+		out.Balances = append(out.Balances, wireBalance(b))
 	}
 	return out, err
 }
 
+func wireBalance(b transfer.Balance) userapi.Balance {
+	digits, _ := transfer.Digits(b.Currency)
+	return userapi.Balance{Currency: b.Currency, Available: b.Available, Frozen: b.Frozen, Digits: digits}
+}
+
 // deposit brings money in from outside (in a real shop: when the bank says so).
 func (s *service) deposit(ctx context.Context, r call.Route, key string, in userapi.DepositRequest) (pg.Record, bool, error) {
+	return s.outside(ctx, r, routeDeposit, key, in, transfer.Posting{Debit: transfer.External, Credit: transfer.Available, Ref: "deposit:", Step: "deposit"})
+}
+
+// withdraw is the mirror of deposit (in a real shop: the bank is told in the same
+// transaction, by message).
+func (s *service) withdraw(ctx context.Context, r call.Route, key string, in userapi.WithdrawalRequest) (pg.Record, bool, error) {
+	return s.outside(ctx, r, routeWithdraw, key, userapi.DepositRequest(in),
+		transfer.Posting{Debit: transfer.Available, Credit: transfer.External, Ref: "withdrawal:", Step: "withdraw"})
+}
+
+// outside moves money between a wallet and the world outside, once per key. p says
+// from where to where, and how the entry is named.
+func (s *service) outside(ctx context.Context, r call.Route, name, key string, in userapi.DepositRequest, p transfer.Posting) (pg.Record, bool, error) {
 	if err := money(in.Amount, &in.Currency); err != nil {
 		return pg.Record{}, false, err
 	}
-	return s.once(ctx, r, routeDeposit, key, in, func(tx *pg.Tx) (pg.Record, error) {
+	return s.once(ctx, r, name, key, in, func(tx *pg.Tx) (pg.Record, error) {
 		n, err := s.ids.Next("deposit", r.User.Slot())
 		if err != nil {
 			return pg.Record{}, err
 		}
-		out := userapi.Deposit{ID: n, Amount: in.Amount, Currency: in.Currency, CreatedAt: s.now().UTC().Truncate(time.Microsecond)}
+		p := p
+		p.User, p.Currency, p.Amount, p.Ref = r.User, in.Currency, in.Amount, p.Ref+n.String()
 		ok, _, err := payee(ctx, tx, r.User)
 		if err == nil && !ok {
 			err = errs.ErrNotFound
 		}
 		if err == nil {
-			err = transfer.Post(ctx, tx, transfer.Posting{User: r.User, Currency: in.Currency, Debit: transfer.External,
-				Credit: transfer.Available, Amount: in.Amount, Ref: "deposit:" + n.String(), Step: "deposit"})
+			err = transfer.Post(ctx, tx, p)
 		}
 		if err != nil {
 			return pg.Record{}, err
@@ -101,63 +120,14 @@ func (s *service) deposit(ctx context.Context, r call.Route, key string, in user
 		if err != nil {
 			return pg.Record{}, err
 		}
+		out := userapi.Deposit{ID: n, Amount: in.Amount, Currency: in.Currency, CreatedAt: s.now().UTC().Truncate(time.Microsecond)}
 		for _, b := range list {
 			if b.Currency == in.Currency {
-				out.Balance = userapi.Balance(b)
+				out.Balance = wireBalance(b)
 			}
 		}
 		body, err := json.Marshal(out)
 		return pg.Record{Ref: n.String(), Status: http.StatusCreated, Body: body}, err
-	})
-}
-
-// pay starts a transfer. The answer is that of the local commit: FROZEN, or
-// REJECTED without the money, which is kept as a row and an answer too.
-func (s *service) pay(ctx context.Context, r call.Route, key string, in userapi.TransferRequest) (pg.Record, bool, error) {
-	var none pg.Record
-	if err := money(in.Amount, &in.Currency); err != nil {
-		return none, false, err
-	}
-	var err error
-	if in.Memo, err = textField("memo", in.Memo, 0, 200); err != nil {
-		return none, false, err
-	}
-	asked := in
-	switch {
-	case (in.ToUser == 0) == (in.ToPhone == ""):
-		return none, false, errs.Field("to_user", "exactly one of to_user and to_phone must be there")
-	case in.ToPhone != "":
-		phone, err := phoneField("to_phone", in.ToPhone)
-		if err != nil {
-			return none, false, err
-		}
-		asked.ToPhone = phone
-		if in.ToUser, err = s.lookup(ctx, phone); errs.IsKind(err, errs.NotFound) {
-			return none, false, userapi.ErrNoPayee
-		} else if err != nil {
-			return none, false, err
-		}
-	}
-	if in.ToUser == r.User {
-		return none, false, transfer.ErrSelf
-	}
-	return s.once(ctx, r, routeTransfer, key, asked, func(tx *pg.Tx) (pg.Record, error) {
-		n, err := s.ids.Next("transfer", r.User.Slot())
-		if err != nil {
-			return none, err
-		}
-		t, err := transfer.Try(ctx, tx, transfer.Order{ID: n, Kind: transfer.User, From: r.User, To: in.ToUser, ToSlot: in.ToUser.Slot(),
-			Amount: in.Amount, Currency: in.Currency, Memo: in.Memo})
-		if err != nil {
-			return none, err
-		}
-		tx.AfterCommit(s.poke)
-		status := http.StatusAccepted
-		if t.State == transfer.Rejected {
-			status = http.StatusUnprocessableEntity
-		}
-		body, err := json.Marshal(shown(t, r.User))
-		return pg.Record{Ref: n.String(), Status: status, Location: api + "/transfers/" + n.String(), Body: body}, err
 	})
 }
 

@@ -99,10 +99,25 @@ func payee(ctx context.Context, tx *pg.Tx, user id.ID) (bool, string, error) {
 	return true, "", nil
 }
 
+// renamed is a user with a name, the how manieth that is, and their phone in
+// messages. News says that it is another one than before.
+type renamed struct {
+	User User
+	No   int64
+	MAC  []byte
+	News bool
+}
+
 // rename gives the user with the new name; errs.ErrNotFound.
-func rename(ctx context.Context, tx *pg.Tx, user id.ID, name string) (User, error) {
-	return collectUser(tx.Query(ctx, `UPDATE users.users SET name = $3 WHERE slot = $1 AND id = $2 AND closed_at IS NULL RETURNING `+userColumns,
-		tx.Slot, user, name))
+func rename(ctx context.Context, tx *pg.Tx, user id.ID, name string) (r renamed, err error) {
+	r.User, err = collectUser(tx.Query(ctx, `SELECT `+userColumns+` FROM users.users WHERE slot = $1 AND id = $2 AND closed_at IS NULL FOR UPDATE`, tx.Slot, user))
+	if err != nil || r.User.Name == name {
+		return r, err
+	}
+	r.User.Name, r.News = name, true
+	err = tx.QueryRow(ctx, `UPDATE users.users SET name = $3, name_no = name_no + 1 WHERE slot = $1 AND id = $2 RETURNING name_no, phone_mac`,
+		tx.Slot, user, name).Scan(&r.No, &r.MAC)
+	return r, err
 }
 
 // openShop makes a seller; ErrSellerOther when there is a shop of another name.
@@ -192,6 +207,11 @@ func dropAddress(ctx context.Context, tx *pg.Tx, user, address id.ID) error {
 }
 
 // The ledger's reads, in a transaction of their own.
+
+func (s *store) allowed(ctx context.Context, slot routing.Slot, user id.ID, currency string) (out transfer.Allowance, err error) {
+	err = s.read(ctx, slot, func(tx pgx.Tx) error { out, err = transfer.Allowed(ctx, tx, slot, user, currency); return err })
+	return out, err
+}
 
 func (s *store) balances(ctx context.Context, slot routing.Slot, user id.ID) (out []transfer.Balance, err error) {
 	err = s.read(ctx, slot, func(tx pgx.Tx) error { out, err = transfer.Balances(ctx, tx, slot, user); return err })

@@ -122,17 +122,51 @@ func endClaim(ctx context.Context, tx *pg.Tx, mac []byte, user id.ID, next Claim
 	return err
 }
 
-// copyClaim keeps a confirmed claim in the cell's own slot. It gives the user
-// that is there: another one means that two have one phone.
-func copyClaim(ctx context.Context, tx *pg.Tx, mac []byte, user id.ID) (id.ID, error) {
-	_, err := tx.Exec(ctx, `INSERT INTO users.claim_copies (slot, phone_mac, user_id) VALUES ($1, $2, $3) ON CONFLICT (slot, phone_mac) DO NOTHING`,
-		tx.Slot, mac, user)
+// copyClaim keeps a confirmed claim in the cell's own slot, with the newest name
+// that came. It gives the user that is there: another one means that two have one
+// phone.
+func copyClaim(ctx context.Context, tx *pg.Tx, b claimBody) (id.ID, error) {
+	_, err := tx.Exec(ctx, `INSERT INTO users.claim_copies AS c (slot, phone_mac, user_id, name, name_no) VALUES ($1, $2, $3, $4, CASE $4 WHEN '' THEN -1 ELSE $5 END)
+		ON CONFLICT (slot, phone_mac) DO UPDATE SET name = excluded.name, name_no = excluded.name_no
+		WHERE c.user_id = excluded.user_id AND c.name_no < excluded.name_no`,
+		tx.Slot, b.MAC, b.User, b.Name, b.NameNo)
 	if err != nil {
 		return 0, err
 	}
 	var there id.ID
-	err = tx.QueryRow(ctx, `SELECT user_id FROM users.claim_copies WHERE slot = $1 AND phone_mac = $2`, tx.Slot, mac).Scan(&there)
+	err = tx.QueryRow(ctx, `SELECT user_id FROM users.claim_copies WHERE slot = $1 AND phone_mac = $2`, tx.Slot, b.MAC).Scan(&there)
 	return there, err
+}
+
+// known is what a cell knows of somebody who may live in another one.
+type known struct {
+	User id.ID
+	Name string // hidden; empty in a copy from before names were in them
+}
+
+// payeeByPhone and payeeByID look only at the cell's own database: at the copy, else
+// at a user of this cell whose copy is still on its way. errs.ErrNotFound.
+func (s *store) payeeByPhone(ctx context.Context, cellSlot routing.Slot, mac []byte) (known, error) {
+	return s.payee(ctx, cellSlot, `c.phone_mac = $2`, `u.phone_mac = $2`, mac)
+}
+
+func (s *store) payeeByID(ctx context.Context, cellSlot routing.Slot, user id.ID) (known, error) {
+	return s.payee(ctx, cellSlot, `c.user_id = $2`, `u.slot = $3 AND u.id = $2`, user, user.Slot())
+}
+
+func (s *store) payee(ctx context.Context, cellSlot routing.Slot, copied, own string, args ...any) (k known, err error) {
+	var whole bool
+	err = s.read(ctx, cellSlot, func(tx pgx.Tx) error {
+		return notFound(tx.QueryRow(ctx, `SELECT * FROM (
+				SELECT c.user_id, c.name, false FROM users.claim_copies c WHERE c.slot = $1 AND `+copied+`
+				UNION ALL
+				SELECT u.id, u.name, true FROM users.users u JOIN cell.owned s ON s.slot = u.slot WHERE `+own+` AND u.closed_at IS NULL) p (id, name, whole)
+			ORDER BY name = '' LIMIT 1`, append([]any{cellSlot}, args...)...).Scan(&k.User, &k.Name, &whole))
+	})
+	if whole {
+		k.Name = hidden(k.Name)
+	}
+	return k, err
 }
 
 // openClaim is a claim to ask about.

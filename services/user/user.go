@@ -153,6 +153,19 @@ func phoneField(field, s string) (string, error) {
 	return p, nil
 }
 
+// hidden is a name as somebody sees it who only knows the number: its ends, as far
+// as there are more characters, and nothing of how long it is.
+func hidden(name string) string {
+	r := []rune(name)
+	switch {
+	case len(r) == 0:
+		return ""
+	case len(r) < 3:
+		return string(r[:1]) + "***"
+	}
+	return string(r[:1]) + "***" + string(r[len(r)-1:])
+}
+
 // textField trims a text for people and holds it to a length in characters.
 func textField(field, s string, least, most int) (string, error) {
 	s = strings.TrimSpace(s)

@@ -1,15 +1,10 @@
 package user
 
 import (
-	"context"
-	"errors"
-	"runtime"
 	"strings"
 	"testing"
 
-	"example.com/cellmart/platform/cellkit/errs"
 	"example.com/cellmart/platform/cellkit/id"
-	"example.com/cellmart/services/user/userapi"
 )
 
 // Every state of a claim x who begins.
@@ -95,50 +90,5 @@ func TestPasswords(t *testing.T) {
 		if err := checkPassword(in); (err == nil) != ok {
 			t.Errorf("checkPassword(%d bytes) = %v", len(in), err)
 		}
-	}
-	ctx := t.Context()
-	h := newHasher(2, 10)
-	hash, err := h.Hash(ctx, "correct horse")
-	if err != nil || !strings.HasPrefix(hash, "$argon2id$v=19$m=19456,t=2,p=1$") {
-		t.Fatalf("Hash = %q, %v", hash, err)
-	}
-	for password, want := range map[string]bool{"correct horse": true, "correct horsf": false, "": false} {
-		if got, err := h.Verify(ctx, hash, password); got != want || err != nil {
-			t.Errorf("Verify(%q) = %v, %v", password, got, err)
-		}
-	}
-	if got, err := h.Verify(ctx, "", "correct horse"); got || err != nil {
-		t.Errorf("nobody's password is right: %v, %v", got, err)
-	}
-	if _, err := h.Verify(ctx, "$2a$bcrypt", "x"); err == nil {
-		t.Error("another form of hash was read")
-	}
-	if again, _ := h.Hash(ctx, "correct horse"); again == hash {
-		t.Error("two hashes share a salt")
-	}
-}
-
-func TestHasherBoundsTheQueue(t *testing.T) {
-	t.Parallel()
-	h := newHasher(1, 1)
-	if err := h.enter(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	waiter := make(chan error)
-	go func() { waiter <- h.enter(ctx) }()
-	for h.waiting.Load() == 0 {
-		runtime.Gosched() // until it waits
-	}
-	if _, err := h.Hash(t.Context(), "one too many"); !errors.Is(err, userapi.ErrBusy) {
-		t.Errorf("Hash with a full queue = %v", err)
-	}
-	cancel()
-	if err := <-waiter; !errs.IsKind(err, errs.Unavailable) {
-		t.Errorf("out of time in the queue: %v", err)
-	}
-	h.leave()
-	if _, err := h.Hash(t.Context(), "room again"); err != nil {
-		t.Error(err)
 	}
 }

@@ -1,5 +1,11 @@
 package transfer
 
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
 // DefaultCurrency counts where none is given.
 const DefaultCurrency = "CNY"
 
@@ -25,4 +31,31 @@ func Digits(currency string) (int, bool) {
 func ValidCurrency(c string) bool {
 	_, ok := Digits(c)
 	return ok
+}
+
+// ParseLimits reads limits written as CNY=5000000: of each transfer, and of a day.
+func ParseLimits(each, day []string) (map[string]Limits, error) {
+	out := map[string]Limits{}
+	for i, list := range [][]string{each, day} {
+		seen := map[string]bool{}
+		for _, text := range list {
+			c, number, _ := strings.Cut(text, "=")
+			n, err := strconv.ParseInt(number, 10, 64)
+			switch {
+			case !ValidCurrency(c) || err != nil || n <= 0:
+				return nil, fmt.Errorf("%q is no limit such as CNY=5000000", text)
+			case seen[c]:
+				return nil, fmt.Errorf("%s has two limits", c)
+			}
+			seen[c] = true
+			l := out[c]
+			if i == 0 {
+				l.Each = n
+			} else {
+				l.Day = n
+			}
+			out[c] = l
+		}
+	}
+	return out, nil
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/cellkit/pg/pgtest"
 	"example.com/cellmart/platform/cellkit/transfer"
@@ -139,4 +141,28 @@ func TestRecovery(t *testing.T) {
 		t.Errorf("balance = %+v", b)
 	}
 	check(t, db)
+}
+
+func TestParseLimits(t *testing.T) {
+	t.Parallel()
+	got, err := transfer.ParseLimits([]string{"CNY=5000000", "JPY=1"}, []string{"CNY=9000000", "KWD=3"})
+	want := map[string]transfer.Limits{"CNY": {Each: 5_000_000, Day: 9_000_000}, "JPY": {Each: 1}, "KWD": {Day: 3}}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v %s", err, diff)
+	}
+	if got, err := transfer.ParseLimits(nil, nil); err != nil || len(got) != 0 {
+		t.Errorf("none: %v, %v", got, err)
+	}
+	for _, bad := range []string{"CNY", "CNY=", "CNY=0", "CNY=-1", "CNY=x", "CNY=9223372036854775808", "XAU=1", "=1", "cny=1"} {
+		for i := range 2 {
+			lists := [2][]string{}
+			lists[i] = []string{bad}
+			if got, err := transfer.ParseLimits(lists[0], lists[1]); err == nil {
+				t.Errorf("%q is %v", bad, got)
+			}
+		}
+	}
+	if _, err := transfer.ParseLimits([]string{"CNY=1", "CNY=2"}, nil); err == nil {
+		t.Error("two limits of one currency")
+	}
 }

@@ -19,6 +19,7 @@ var (
 	ErrBusy         = errs.New(errs.Exhausted, "TOO_MANY_LOGINS", "too many people log in at the moment, try again").After(time.Second)
 	ErrSellerOther  = errs.New(errs.Conflict, "ALREADY_SELLER", "this account has a shop with another name")
 	ErrNoPayee      = errs.New(errs.Unprocessable, "UNKNOWN_PAYEE", "nobody has this phone number").At("to_phone")
+	ErrConfirm      = errs.New(errs.Unprocessable, "NOT_CONFIRMED", "this is not what was looked at, or too long ago: look at it again").At("confirm")
 	ErrTooMany      = errs.New(errs.Unprocessable, "TOO_MANY_ADDRESSES", "an account has at most 20 addresses")
 	ErrCellClosed   = errs.New(errs.Unavailable, "CELL_CLOSED", "this cell takes no new users at the moment").After(5 * time.Second)
 )
@@ -116,6 +117,7 @@ type Balance struct {
 	Currency  string `json:"currency"`
 	Available int64  `json:"available"`
 	Frozen    int64  `json:"frozen"`
+	Digits    int    `json:"digits"` // behind the point: 2 means that 1234 is 12.34
 }
 
 // Wallet is the answer of GET /wallet.
@@ -131,8 +133,8 @@ type Entry struct {
 	To        string    `json:"to"`
 	Amount    int64     `json:"amount"`
 	Currency  string    `json:"currency"`
-	Ref       string    `json:"ref"`  // transfer:<id>, order:<id>, deposit:<id>
-	Step      string    `json:"step"` // freeze, settle, reverse, credit, deposit, unfreeze
+	Ref       string    `json:"ref"`  // transfer:<id>, order:<id>, deposit:<id>, withdrawal:<id>
+	Step      string    `json:"step"` // freeze, settle, reverse, credit, deposit, withdraw, unfreeze
 	Memo      string    `json:"memo,omitempty"`
 	Available int64     `json:"available"`
 	Frozen    int64     `json:"frozen"`
@@ -160,6 +162,12 @@ type Deposit struct {
 	CreatedAt time.Time `json:"created_at"`
 }
 
+// WithdrawalRequest is the body of POST /wallet/withdrawals.
+type WithdrawalRequest DepositRequest
+
+// Withdrawal is the answer of POST /wallet/withdrawals.
+type Withdrawal Deposit
+
 // TransferRequest is the body of POST /transfers: exactly one of the payees.
 type TransferRequest struct {
 	ToUser   id.ID  `json:"to_user"`
@@ -167,6 +175,29 @@ type TransferRequest struct {
 	Amount   int64  `json:"amount"`
 	Currency string `json:"currency"` // CNY when empty
 	Memo     string `json:"memo"`
+	Confirm  string `json:"confirm,omitempty"` // out of a preview: what was looked at, or nothing is sent
+}
+
+// PreviewRequest is the body of POST /transfers/preview: exactly one of the payees.
+type PreviewRequest struct {
+	ToUser   id.ID  `json:"to_user"`
+	ToPhone  string `json:"to_phone"`
+	Amount   int64  `json:"amount"`
+	Currency string `json:"currency"` // CNY when empty
+}
+
+// Preview is what a transfer would be, for the payer to confirm. Nothing has
+// happened yet, and what was refused now would be refused then.
+type Preview struct {
+	ToUser    id.ID     `json:"to_user"`
+	ToName    string    `json:"to_name"` // its ends only: A***n; empty when this cell hasn't got it yet
+	Amount    int64     `json:"amount"`
+	Currency  string    `json:"currency"`
+	Digits    int       `json:"digits"`
+	Available int64     `json:"available"`
+	LeftToday *int64    `json:"left_today,omitempty"` // of the day's limit, before this one
+	Confirm   string    `json:"confirm"`              // for POST /transfers
+	ExpiresAt time.Time `json:"expires_at"`
 }
 
 // Transfer is one transfer as one of its two parties sees it. State is FROZEN,

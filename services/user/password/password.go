@@ -1,4 +1,4 @@
-package user
+package password
 
 import (
 	"context"
@@ -24,22 +24,23 @@ const (
 	hashSize    = 32
 )
 
-// hasher runs few password hashes at a time, since each takes 19 MiB and a core
+// Hasher runs few password hashes at a time, since each takes 19 MiB and a core
 // for tens of milliseconds, and lets few wait: the rest is told to come back.
-type hasher struct {
+type Hasher struct {
 	run     chan struct{}
 	waiting atomic.Int64
 	queue   int64
 	dummy   string // what an unknown phone's password is held against
 }
 
-func newHasher(atOnce, queue int) *hasher {
+// New makes a Hasher for that many hashes at once, and that many who wait.
+func New(atOnce, queue int) *Hasher {
 	salt := make([]byte, saltSize) // of a password that nobody has
-	return &hasher{run: make(chan struct{}, atOnce), queue: int64(queue), dummy: format(salt, make([]byte, hashSize))}
+	return &Hasher{run: make(chan struct{}, atOnce), queue: int64(queue), dummy: format(salt, make([]byte, hashSize))}
 }
 
 // enter takes a place, or gives ErrBusy (too many wait) or an error of ctx.
-func (h *hasher) enter(ctx context.Context) error {
+func (h *Hasher) enter(ctx context.Context) error {
 	if h.waiting.Add(1) > h.queue {
 		h.waiting.Add(-1)
 		return userapi.ErrBusy
@@ -53,10 +54,10 @@ func (h *hasher) enter(ctx context.Context) error {
 	}
 }
 
-func (h *hasher) leave() { <-h.run }
+func (h *Hasher) leave() { <-h.run }
 
 // Hash gives a password's hash in the usual text form.
-func (h *hasher) Hash(ctx context.Context, password string) (string, error) {
+func (h *Hasher) Hash(ctx context.Context, password string) (string, error) {
 	salt := make([]byte, saltSize)
 	if _, err := rand.Read(salt); err != nil {
 		return "", err
@@ -70,7 +71,7 @@ func (h *hasher) Hash(ctx context.Context, password string) (string, error) {
 
 // Verify says whether the password belongs to the hash. An empty hash (nobody has
 // that phone) takes as long and is never right.
-func (h *hasher) Verify(ctx context.Context, hash, password string) (bool, error) {
+func (h *Hasher) Verify(ctx context.Context, hash, password string) (bool, error) {
 	known := hash != ""
 	if !known {
 		hash = h.dummy
