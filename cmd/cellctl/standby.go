@@ -87,20 +87,23 @@ func standbySlots(text string) (from, to routing.Slot, err error) {
 }
 
 // awaitExchange asks each half second until it has ended, or the time is over.
+// Control may be away for a moment; the job isn't.
 func awaitExchange(ctx context.Context, control *controlapi.Client, x controlapi.Exchange, wait time.Duration) (controlapi.Exchange, error) {
 	end := time.After(wait)
+	var away error
 	for x.ID != 0 && !x.Ended() {
 		select {
 		case <-ctx.Done():
 			return x, ctx.Err()
 		case <-end:
+			if away != nil {
+				return x, fmt.Errorf("exchange %d was begun, how far it is isn't known: %w", x.ID, away)
+			}
 			return x, nil
 		case <-time.After(500 * time.Millisecond):
 		}
-		all, err := control.Exchanges(ctx)
-		if err != nil {
-			continue // control may be away for a moment; the job isn't
-		}
+		var all controlapi.Exchanges
+		all, away = control.Exchanges(ctx)
 		for _, other := range all.Exchanges {
 			if other.ID == x.ID {
 				x = other

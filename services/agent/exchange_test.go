@@ -247,7 +247,7 @@ func TestIncomingOfManySlots(t *testing.T) {
 		t.Fatal(err)
 	}
 	n, err := b.k.db.setIncoming(t.Context(), all, "c2")
-	if want := 500 / incomingAtOnce * incomingAtOnce; n != want || !errors.Is(err, errs.ErrUnavailable) {
+	if want := 500 / atOnce * atOnce; n != want || !errors.Is(err, errs.ErrUnavailable) {
 		t.Errorf("with a writer inside: %d changed, %v, want %d and unavailable", n, err, want)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
@@ -276,5 +276,49 @@ func TestStandbyIsNotRead(t *testing.T) {
 	var e *errs.Error
 	if !errors.Is(err, errs.ErrMisrouted) || !errors.As(err, &e) || e.Owner != "c2" || e.Epoch != 2 {
 		t.Errorf("a read at the standby: %+v", err)
+	}
+}
+
+// A table that changes many standbys doesn't lock them all at once: a writer who
+// stays inside one slot stops it there, nobody else waits, and it goes on later,
+// also to another table that takes some of it back.
+func TestManyStandbysChangeSomeAtATime(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	all := func(standby string) slots {
+		out := slots{}
+		for s := range routing.Slot(1000) {
+			out[s] = routing.Assignment{Owner: "c1", Standby: standby, Epoch: 1}
+		}
+		return out
+	}
+	b.publishNext(t, all("c2"))
+	tx, err := b.db.Super.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock_shared(4401, 500)"); err != nil {
+		t.Fatal(err)
+	}
+	b.takeNext(t, all("c3"))
+	if err := b.k.once(t.Context()); !errors.Is(err, errs.ErrUnavailable) {
+		t.Errorf("with a writer inside slot 500: %v", err)
+	}
+	if got := b.row(t, 0) + ", " + b.row(t, 500); got != "c1 c3 - owner 1 active, c1 c2 - owner 1 active" {
+		t.Errorf("then %s", got)
+	}
+	if v, err := b.k.db.version(t.Context()); err != nil || v != 1 {
+		t.Errorf("the database has version %d, %v, want 1 until all is there", v, err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	back := all("c3")
+	for s := range routing.Slot(300) {
+		back[s] = routing.Assignment{Owner: "c1", Standby: "c2", Epoch: 1}
+	}
+	b.publishNext(t, back)
+	if got := b.row(t, 0) + ", " + b.row(t, 500); got != "c1 c2 - owner 1 active, c1 c3 - owner 1 active" {
+		t.Errorf("after the next table %s", got)
 	}
 }

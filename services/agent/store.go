@@ -46,7 +46,14 @@ func (s store) stored(ctx context.Context) ([]byte, error) {
 // database that still has the table before, only what the two differ in is sent:
 // to look at all 16,384 rows costs tens of milliseconds, in each cell at the time
 // at which all its processes take the table.
+//
+// Standbys that change at an equal epoch go first, some at a time: a table may
+// change thousands, and what one transaction has locked waits for the last of them.
 func (s store) apply(ctx context.Context, before, t *routing.Table, signed []byte) (changed int, err error) {
+	if changed, err = s.changeStandbys(ctx, before, t); err != nil {
+		return changed, err
+	}
+	var rest int
 	// Thousands of slots under their locks may take longer than a request's transaction.
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '20s'"); err != nil {
@@ -57,8 +64,8 @@ func (s store) apply(ctx context.Context, before, t *routing.Table, signed []byt
 			if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(4402)"); err != nil {
 				return err
 			}
-			var same bool
-			if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM cell.route WHERE version = $1)", before.Version()).Scan(&same); err != nil {
+			same, err := holds(ctx, tx, before, t)
+			if err != nil {
 				return err
 			}
 			if !same { // somebody put another database there
@@ -67,22 +74,66 @@ func (s store) apply(ctx context.Context, before, t *routing.Table, signed []byt
 		}
 		r := differing(before, t)
 		return tx.QueryRow(ctx, "SELECT cell.apply_table($1, $2, $3, $4, $5, $6)",
-			t.Version(), signed, r.slots, r.owners, r.standbys, r.epochs).Scan(&changed)
+			t.Version(), signed, r.slots, r.owners, r.standbys, r.epochs).Scan(&rest)
 	})
-	return changed, pg.Error(err)
+	return changed + rest, pg.Error(err)
 }
 
-// incomingAtOnce is how many slots change their incoming cell in one transaction:
-// all of them are locked to writers until it ends.
-const incomingAtOnce = 64
+// holds says that the database is at the table before, but for changes to t.
+func holds(ctx context.Context, q interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}, before, t *routing.Table,
+) (same bool, err error) {
+	err = q.QueryRow(ctx, "SELECT EXISTS (SELECT FROM cell.route WHERE version = $1 AND (begun <= $1 OR begun = $2))", before.Version(), t.Version()).Scan(&same)
+	return same, err
+}
+
+// atOnce is how many slots change their standby or incoming cell in one
+// transaction: all of them are locked to writers until it ends. A writer who
+// doesn't come out in lockLimit isn't waited for: others would queue behind.
+const (
+	atOnce    = 64
+	lockLimit = "SET LOCAL lock_timeout = '1s'"
+)
+
+// changeStandbys does what of a table changes standbys only. Done in part it stays
+// so, and is asked again.
+func (s store) changeStandbys(ctx context.Context, before, t *routing.Table) (changed int, err error) {
+	if before != nil {
+		same, err := holds(ctx, s.pool, before, t)
+		if err != nil {
+			return 0, pg.Error(err)
+		}
+		if !same {
+			before = nil
+		}
+	}
+	r := differing(before, t)
+	for lo := 0; lo < len(r.slots); lo += atOnce {
+		hi := min(lo+atOnce, len(r.slots))
+		var n int
+		err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, lockLimit); err != nil {
+				return err
+			}
+			return tx.QueryRow(ctx, "SELECT cell.change_standbys($1, $2, $3, $4, $5)",
+				t.Version(), r.slots[lo:hi], r.owners[lo:hi], r.standbys[lo:hi], r.epochs[lo:hi]).Scan(&n)
+		})
+		if err != nil {
+			return changed, pg.Error(err)
+		}
+		changed += n
+	}
+	return changed, nil
+}
 
 // setIncoming has cells brought to slots of this cell beside their standbys, or
 // lets go of them (""). What was done before an error stays done.
 func (s store) setIncoming(ctx context.Context, slots []int32, target string) (changed int, err error) {
-	for part := range slices.Chunk(slots, incomingAtOnce) {
+	for part := range slices.Chunk(slots, atOnce) {
 		var n int
 		err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '1s'"); err != nil { // writers queue behind who waits
+			if _, err := tx.Exec(ctx, lockLimit); err != nil {
 				return err
 			}
 			return tx.QueryRow(ctx, "SELECT cell.set_incoming($1, $2)", part, target).Scan(&n)

@@ -297,8 +297,11 @@ func (x *exchanger) missing(ctx context.Context, p part) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("position %q: %w", p.lsn, err)
 	}
-	if s.Incarnation != p.incarnation || has < wants {
-		return fmt.Sprintf("%s is at %s of %s, not at %s of %s yet", p.target, has, s.Incarnation, wants, p.incarnation), nil
+	if s.Incarnation != p.incarnation {
+		return fmt.Sprintf("%s is with another database of %s, %s, not %s", p.target, p.owner, s.Incarnation, p.incarnation), nil
+	}
+	if has < wants {
+		return fmt.Sprintf("%s is at %s of %s, not at %s yet", p.target, has, p.owner, wants), nil
 	}
 	n := 0
 	for i, slot := range p.slots {

@@ -247,7 +247,7 @@ func TestExchangeBackWaitsForTheNewCopy(t *testing.T) {
 	for s := range routing.Slot(10) {
 		b.cells.copied[pair{"c1", "c4"}][s] = 2
 	}
-	if got := b.rounds(t, id, 3); !strings.Contains(got, "COPYING: c4 is at 0/A of a.1, not at 0/1E of a.1 yet") || b.standby(7) != "c3" {
+	if got := b.rounds(t, id, 3); !strings.Contains(got, "COPYING: c4 is at 0/A of c1, not at 0/1E yet") || b.standby(7) != "c3" {
 		t.Errorf("with the old copy: %s, standby %s", got, b.standby(7))
 	}
 	b.cells.stuck = false

@@ -49,6 +49,40 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- The newest table of which some changes may be here already, see change_standbys.
+ALTER TABLE cell.route ADD COLUMN begun bigint NOT NULL DEFAULT 0;
+
+-- What apply_table does at equal epochs, for some slots of a table that is yet to be applied: thousands of slots in one
+-- transaction would all be locked until the last of them is. Returns how many changed.
+-- +goose StatementBegin
+CREATE FUNCTION cell.change_standbys(p_version bigint, p_slots int[], p_owners text[], p_standbys text[], p_epochs bigint[])
+RETURNS int
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  me text := (SELECT cell FROM cell.identity);
+  n  int;
+BEGIN
+  PERFORM pg_advisory_xact_lock(4402);
+  PERFORM FROM cell.route WHERE version < p_version AND begun <= p_version;
+  IF NOT FOUND THEN RETURN 0; END IF;
+  UPDATE cell.route SET begun = p_version WHERE begun < p_version;
+  PERFORM pg_advisory_xact_lock(4401, t.slot)
+    FROM (SELECT u.slot FROM unnest(p_slots, p_owners, p_standbys, p_epochs) AS u(slot, owner, standby, epoch)
+          JOIN cell.slots s ON s.slot = u.slot
+          WHERE u.epoch = s.epoch AND u.owner = s.owner AND s.state <> 'given' AND nullif(u.standby, '') IS DISTINCT FROM s.standby
+            AND (s.role <> 'none' OR me IN (u.owner, u.standby))
+          ORDER BY u.slot) t;
+  UPDATE cell.slots s
+    SET standby = nullif(u.standby, ''), incoming = nullif(s.incoming, u.standby), changed_at = now(),
+        role = CASE me WHEN s.owner THEN s.role WHEN nullif(u.standby, '') THEN 'standby' WHEN nullif(s.incoming, u.standby) THEN 'incoming' ELSE 'none' END
+    FROM unnest(p_slots, p_owners, p_standbys, p_epochs) AS u(slot, owner, standby, epoch)
+    WHERE s.slot = u.slot AND u.epoch = s.epoch AND u.owner = s.owner AND s.state <> 'given'
+      AND nullif(u.standby, '') IS DISTINCT FROM s.standby;
+  GET DIAGNOSTICS n = ROW_COUNT;
+  RETURN n;
+END $$;
+-- +goose StatementEnd
+
 -- The owner takes a cell as the incoming one of slots, or lets go of it (''). Only at the owner, and all slots or none;
 -- under their exclusive locks, ascending. A cell that is the slot's standby already isn't incoming. Returns how many
 -- slots changed: asked again it is 0.
@@ -89,8 +123,8 @@ BEGIN
   RETURN n;
 END $$;
 -- +goose StatementEnd
-REVOKE ALL ON FUNCTION cell.set_incoming(int[], text) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION cell.set_incoming(int[], text) TO cellmart_agent;
+REVOKE ALL ON FUNCTION cell.set_incoming(int[], text), cell.change_standbys(bigint, int[], text[], text[], bigint[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION cell.set_incoming(int[], text), cell.change_standbys(bigint, int[], text[], text[], bigint[]) TO cellmart_agent;
 
 -- Reads at a standby are sent home: what may be read there, and how it is marked, goes by rules that don't exist yet
 -- (design 8), and a copy that isn't whole yet would answer "not found".
