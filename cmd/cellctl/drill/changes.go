@@ -261,6 +261,10 @@ func (r *run) complete(ctx context.Context) error {
 	return nil
 }
 
+// drillOrigin names whose changes those of the sabotage are, as the applier's have a
+// name: relays drop both. Such names are the server's, not the database's.
+const drillOrigin = "'cellmart_drill_' || current_database()"
+
 // skipSome takes rows from a standby, as if changes had been skipped, and has them
 // put back later.
 func (r *run) skipSome(ctx context.Context, c *copies) error {
@@ -304,12 +308,25 @@ func (c *copies) giveBack(ctx context.Context, keeper string, rows []string) err
 	})
 }
 
-// quietly does something that no trigger sees, as the database's administrator.
-func (c *copies) quietly(ctx context.Context, cell string, do func(pgx.Tx) error) error {
+// quietly does something that no trigger sees, and nobody's change stream has, as
+// the database's administrator.
+func (c *copies) quietly(ctx context.Context, cell string, do func(pgx.Tx) error) (err error) {
 	db, err := c.db(ctx, cell)
 	if err != nil {
 		return err
 	}
+	for _, sql := range []string{
+		"SELECT pg_replication_origin_create(" + drillOrigin + ") WHERE pg_replication_origin_oid(" + drillOrigin + ") IS NULL",
+		"SELECT pg_replication_origin_session_setup(" + drillOrigin + ")",
+	} {
+		if _, err := db.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	defer func() {
+		_, undone := db.Exec(ctx, "SELECT pg_replication_origin_session_reset(), pg_replication_origin_drop("+drillOrigin+")")
+		err = errors.Join(err, undone)
+	}()
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SET LOCAL session_replication_role = replica"); err != nil {
 			return err
