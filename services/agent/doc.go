@@ -15,6 +15,8 @@
 //	                                    └─► the zone's Redis, never back in version
 //	processes ──NATS route.ack, GET /route──► who holds what ──► /admin/status, control
 //	                                             └─ behind? pushed again each second
+//	standbys' agents ──GET /standby, each 1 s──► own slots that are covered ──► /admin/status
+//	control ──POST /incoming──► cell.slots.incoming of own slots (exchange of a standby)
 //	lease row: written anew after each postmaster start (never ends, until leases exist)
 //	cell.id_* ──idbank.Bank──► the processes' stock of IDs when idgen is away; ids.json in
 //	ROUTE_DIR remembers how far that went
@@ -39,5 +41,6 @@
 //	                            inside the cell; outbox rows wait
 //	NATS down                   tables are polled, messages wait in the outbox
 //	a table signed by another   refused
+//	a standby doesn't answer    after 5 s its slots are unknown, so uncovered
 //	the database went back      the bank is given up before anything comes out of it (cellkit/idbank)
 package agent
