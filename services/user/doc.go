@@ -20,7 +20,9 @@
 // The operation is the Idempotency-Key: a retry at the same gateway finds the
 // registration, one at another cell's gateway is told by the phone's home who won.
 // A claim never ends by time. The phone itself stays in its user's slot; all
-// messages and copies carry a keyed hash.
+// messages and copies carry a keyed hash, and the ends of the user's name (A***n)
+// for whoever is about to pay them. Another name is sent to every cell, numbered, so
+// that the newest stays in whatever order they come.
 //
 // # Logging in
 //
@@ -30,8 +32,9 @@
 //
 // # Money
 //
-// Deposits are postings; transfers are cellkit/transfer's protocol, all of whose
-// messages this service handles, also for orders.
+// Deposits and withdrawals are postings; transfers are cellkit/transfer's protocol,
+// all of whose messages this service handles, also for orders. A preview says who
+// would be paid, out of this cell's copies, and signs what was looked at.
 //
 // Schema users: registrations, users, addresses, claims (at the phone's home),
 // claim_copies (in the cell's own slot). Wallets, postings, transfers and credits
@@ -47,6 +50,8 @@
 //	claim of a registration never made    tombstone, the phone is free again
 //	copy not here yet                     lookup finds the cell's own users; else 401 for
 //	                                      the moment that the copy is on its way
+//	payee's cell away                     preview and transfer go on; the money is frozen
+//	name not in the copy yet              a preview without a name
 //	too many passwords to hash            429 with Retry-After
 //	idgen away for longer than the stock  503 IDS_EXHAUSTED for what needs a new ID
 //	database away                         503, nothing is lost

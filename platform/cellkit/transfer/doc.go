@@ -8,7 +8,12 @@
 // balances, and the database checks that they sum to zero and that nobody
 // spends what isn't there. Accounts: available, frozen, clearing (on the way
 // between slots), external (minus what came from outside), suspense (money for
-// somebody who isn't there).
+// somebody who isn't there), recovery (minus what was paid for a user and is owed
+// by them). Amounts are whole minor units of 0, 2 or 3 digits; the database knows
+// the currencies too.
+//
+// The statement that freezes a transfer's money also counts it for its payer's day
+// and refuses what is over the limit (Limits); what comes back is free again.
 //
 // # Transfer
 //
@@ -26,8 +31,11 @@
 //	CANCELLING --- CANCEL ------------------------> no row: CANCELLED, a tombstone
 //	     ends as above: the destination's row decides
 //
+// Without the money, or over a limit: REJECTED, which sends nothing (Try keeps the
+// row, Start leaves no trace).
+//
 // The first insert at the destination wins, for ever; the source only ever
-// learns what it was. REJECTED (not enough money) ends at once and sends nothing.
+// learns what it was.
 // An order's payment to a seller is a transfer of kind order: it can't be
 // cancelled and is never refused; what can't be credited goes to suspense.
 //
