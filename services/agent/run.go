@@ -26,6 +26,7 @@ import (
 	"example.com/cellmart/platform/cellkit/obs"
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/cellkit/route"
+	"example.com/cellmart/platform/cellkit/standby"
 	"example.com/cellmart/platform/cellkit/web"
 	"example.com/cellmart/platform/routing"
 	"example.com/cellmart/services/agent/agentapi"
@@ -142,7 +143,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		defer pool.Close()
 		k.db = &store{pool}
 		s.db = k.db
-		s.copies = keepCopies(ctx, group, c, pool, log, metrics)
+		s.copies = keepCopies(ctx, group, c, standby.Options{Pool: pool, Log: log, Metrics: metrics})
 		s.verify = newVerify(c, s.copies, log)
 		defer s.verify.Close()
 		s.places = keepClean(ctx, group, c, s.db, log, metrics)

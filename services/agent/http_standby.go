@@ -2,39 +2,13 @@ package agent
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
-	"github.com/nats-io/nats.go"
-	"golang.org/x/sync/errgroup"
 
-	"example.com/cellmart/platform/cellkit/bus"
-	"example.com/cellmart/platform/cellkit/link"
-	"example.com/cellmart/platform/cellkit/obs"
-	"example.com/cellmart/platform/cellkit/standby"
 	"example.com/cellmart/services/agent/agentapi"
 )
-
-// keepCopies runs the applier of what other cells own; nil where none is to run.
-func keepCopies(ctx context.Context, group *errgroup.Group, c Config, pool *pgxpool.Pool, log *slog.Logger, metrics *obs.Metrics) *standby.Applier {
-	if c.ApplierDSN == "" || c.ApplierDSN == "off" {
-		return nil
-	}
-	o := standby.Options{Cell: c.Zone, DSN: c.ApplierDSN, Pool: pool, Log: log, Metrics: metrics, Sources: map[string]func() (*nats.Conn, error){}}
-	for zone := range c.Peers {
-		if zone != Global {
-			o.Sources[zone] = func() (*nats.Conn, error) {
-				return bus.ConnectZone(link.Dialer{Addr: c.LinkAddr}, zone, "standby", log)
-			}
-		}
-	}
-	a := standby.New(o)
-	group.Go(func() error { return a.Run(ctx) })
-	return a
-}
 
 // handleStandby answers how far this cell is with its copies, out of its own
 // database: what it says was committed.
