@@ -11,9 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// awayBound is what a standby's stream may take in this drill: some seconds'
+// awayBound is what a standby's stream may take in this drill: a minute's
 // shopping fills it. A running cell's is larger by far.
-const awayBound = 64 << 10
+const awayBound = 256 << 10
 
 // standbyAway cuts a cell off until what waits for its standby is past its bound.
 // That standby alone is detached, and says so; all others stay in sync. Plugged in
