@@ -91,8 +91,8 @@ func TestRestartsUnderWrites(t *testing.T) {
 	}
 }
 
-// Both ways, and nothing comes back: the WAL stands still but for heartbeats.
-func TestNoEcho(t *testing.T) {
+// S-C07: both ways, and nothing comes back: from then on there are heartbeats only.
+func TestScenario_C07_NothingComesBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "c2")
 	c1, c2 := w.cells["c1"], w.cells["c2"]
