@@ -18,13 +18,14 @@ import (
 var errOtherCopy = errors.New("another copy was asked for")
 
 // wish stores that a sink wants a copy. The same id while it is being made
-// changes nothing; after it was made, the sink says that it didn't get it whole.
+// changes nothing, nor does a question that was still under way when it was made;
+// later the sink says that it didn't get it whole.
 // A copy of everything takes the place of all that the sink has asked for.
 func (s store) wish(ctx context.Context, sink string, a ask) error {
 	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `INSERT INTO cdc.copies (sink, id, state, reason, slots) VALUES ($1, $2, 'asked', $3, $4)
 			ON CONFLICT (sink, id) DO UPDATE SET state = 'asked', reason = excluded.reason, asked_at = now(), done_at = NULL
-			WHERE copies.state = 'done'`, sink, a.ID, a.Reason, a.Slots)
+			WHERE copies.state = 'done' AND coalesce(copies.done_at, '-infinity') < now() - interval '5 s'`, sink, a.ID, a.Reason, a.Slots)
 		if err != nil {
 			return err
 		}
@@ -64,6 +65,12 @@ func (s store) ended(ctx context.Context, sink, id string, rows int64) error {
 	return err
 }
 
+// dropped gives up a copy.
+func (s store) dropped(ctx context.Context, sink, id string) error {
+	_, err := s.pool.Exec(ctx, "UPDATE cdc.copies SET state = 'done', done_at = NULL WHERE sink = $1 AND id = $2", sink, id)
+	return err
+}
+
 // copyLoop makes the copies that a sink asks for, one by one.
 func (s *session) copyLoop(ctx context.Context, t *target) error {
 	for {
@@ -81,7 +88,7 @@ func (s *session) copyLoop(ctx context.Context, t *target) error {
 		}
 		err = s.copy(ctx, t, a, attempt)
 		if errors.Is(err, errDetached) { // it asks again when it comes back
-			err = s.r.store.ended(ctx, t.sink.Name, a.ID, 0)
+			err = s.r.store.dropped(ctx, t.sink.Name, a.ID)
 		}
 		if err != nil && !errors.Is(err, errOtherCopy) {
 			return fmt.Errorf("copy for %s: %w", t.sink.Name, err)

@@ -26,7 +26,7 @@ type relation struct {
 	whole   *view // for standbys
 	listed  []*view
 	// Of cell.slots: where its other columns are.
-	standby, incoming int
+	standby, incoming, role int
 }
 
 // view is what a target takes of a table.
@@ -134,7 +134,7 @@ func (d *decoder) decode(data []byte, send emit) error {
 }
 
 func (d *decoder) relation(m *pglogrepl.RelationMessage, send emit) error {
-	r := &relation{table: m.Namespace + "." + m.RelationName, slot: -1, standby: -1, incoming: -1}
+	r := &relation{table: m.Namespace + "." + m.RelationName, slot: -1, standby: -1, incoming: -1, role: -1}
 	for i, c := range m.Columns {
 		r.columns = append(r.columns, c.Name)
 		r.key = append(r.key, c.Flags&1 == 1)
@@ -145,6 +145,8 @@ func (d *decoder) relation(m *pglogrepl.RelationMessage, send emit) error {
 			r.standby = i
 		case "incoming":
 			r.incoming = i
+		case "role":
+			r.role = i
 		}
 	}
 	r.unit = r.slot >= 0 && (slices.Contains(d.units, r.table) || r.table == slotsTable)
@@ -267,10 +269,10 @@ func (d *decoder) row(r *relation, op Op, tuple []byte) error {
 		}
 		t.rows = append(d.touch(t).rows, pending{v, op, off})
 	}
-	for _, v := range r.listed {
-		note(v.to, v)
-	}
 	if !r.unit {
+		for _, v := range r.listed {
+			note(v.to, v)
+		}
 		return nil
 	}
 	text, err := column(tuple, r.slot)
@@ -283,25 +285,22 @@ func (d *decoder) row(r *relation, op Op, tuple []byte) error {
 	}
 	if r.table != slotsTable {
 		p := d.known.slots.slots[slot]
+		if !p.owned { // a copy that somebody put right by hand, or cleaned up
+			return nil
+		}
+		for _, v := range r.listed {
+			note(v.to, v)
+		}
 		note(d.cell(p.standby), r.whole)
 		if p.incoming != p.standby {
 			note(d.cell(p.incoming), r.whole)
 		}
 		return nil
 	}
-	var standby, incoming []byte
-	if op != Delete {
-		if standby, err = column(tuple, r.standby); err != nil {
-			return err
-		}
-		if r.incoming >= 0 {
-			if incoming, err = column(tuple, r.incoming); err != nil {
-				return err
-			}
-		}
+	was, is, err := d.slot(r, slot, op, tuple)
+	if err != nil {
+		return err
 	}
-	was, is := d.known.slots.set(slot, string(standby), string(incoming))
-	d.learned = d.learned || was != is
 	told := [...]uint16{was.standby, was.incoming, is.standby, is.incoming}
 	for i, c := range told {
 		if c != 0 && !slices.Contains(told[:i], c) {
@@ -309,6 +308,24 @@ func (d *decoder) row(r *relation, op Op, tuple []byte) error {
 		}
 	}
 	return nil
+}
+
+// slot takes a row of cell.slots into the map.
+func (d *decoder) slot(r *relation, slot int32, op Op, tuple []byte) (was, is pair, err error) {
+	var v [3]string
+	for i, place := range []int{r.standby, r.incoming, r.role} {
+		if op == Delete || place < 0 {
+			continue
+		}
+		text, err := column(tuple, place)
+		if err != nil {
+			return was, is, err
+		}
+		v[i] = string(text)
+	}
+	was, is = d.known.slots.set(slot, v[0], v[1], v[2] == "owner")
+	d.learned = d.learned || was != is
+	return was, is, nil
 }
 
 // cell gives the sink of a cell by its number in the slot map.
@@ -373,49 +390,4 @@ func (d *decoder) end(end LSN, send emit) error {
 	}
 	d.touched, d.raw, d.pos = d.touched[:0], d.raw[:0], end
 	return nil
-}
-
-// tupleEnd says how many bytes a tuple has.
-func tupleEnd(t []byte) (int, error) {
-	if len(t) < 2 {
-		return 0, errFormat
-	}
-	at := 2
-	for range binary.BigEndian.Uint16(t) {
-		_, next, err := field(t, at)
-		if err != nil {
-			return 0, err
-		}
-		at = next
-	}
-	return at, nil
-}
-
-// column gives the text of a tuple's value, nil when it has none.
-func column(t []byte, place int) (v []byte, err error) {
-	at := 2
-	for range place + 1 {
-		if v, at, err = field(t, at); err != nil {
-			return nil, err
-		}
-	}
-	return v, nil
-}
-
-// field reads the value at a place; nil is NULL or not sent.
-func field(t []byte, at int) (v []byte, next int, err error) {
-	if at >= len(t) {
-		return nil, 0, errFormat
-	}
-	if t[at] != 't' {
-		return nil, at + 1, nil
-	}
-	if at+5 > len(t) {
-		return nil, 0, errFormat
-	}
-	n := int(binary.BigEndian.Uint32(t[at+1:]))
-	if next = at + 5 + n; n < 0 || next > len(t) {
-		return nil, 0, errFormat
-	}
-	return t[at+5 : next : next], next, nil
 }

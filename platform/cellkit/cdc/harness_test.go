@@ -7,8 +7,13 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
+	"net/url"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,14 +45,17 @@ type world struct {
 	log  *slog.Logger
 	pool *pgxpool.Pool
 
-	mu     sync.Mutex
-	pos    cdc.Position
-	things map[string]thing // what the sink has stored
-	begins int
-	small  int64  // the stream's bound, 0 = the default
-	via    string // the sink's way to NATS, "" = straight
-	stop   map[string]func()
-	last   *cdc.Follower
+	mu       sync.Mutex
+	pos      cdc.Position
+	things   map[string]thing // what the sink has stored
+	begins   int
+	small    int64        // the stream's bound, 0 = the default
+	maxWAL   int64        // the same of the WAL
+	through  string       // the relay's way to Postgres, "" = straight
+	silences atomic.Int64 // times that a session ended for want of a sign
+	via      string       // the sink's way to NATS, "" = straight
+	stop     map[string]func()
+	last     *cdc.Follower
 }
 
 type thing struct {
@@ -129,9 +137,48 @@ func (w *world) halt(name string) {
 func (w *world) relay(step func(string) error) {
 	o := cdc.Options{
 		Zone: w.db.Cell, Pool: w.pool, DSN: w.db.AgentDSN, NATSURL: w.nats.URL, Sinks: []cdc.Sink{{Name: "test", Tables: shopTables}},
-		Log: w.log, Beat: 300 * time.Millisecond, MaxBytes: w.small,
+		Log: slog.New(listening{w.log.Handler(), &w.silences}), Beat: 300 * time.Millisecond, MaxBytes: w.small, MaxWAL: w.maxWAL,
+	}
+	if w.through != "" {
+		u, err := url.Parse(o.DSN)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		u.Host = w.through
+		o.DSN = u.String()
 	}
 	w.run("relay", cdc.NewRelay(o.WithStep(step)).Run)
+}
+
+// pgAddress is the server's host and port.
+func (w *world) pgAddress() string {
+	c := w.db.Super.Config().ConnConfig
+	return net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
+}
+
+// listening counts the sessions that ended because nothing came through.
+type listening struct {
+	slog.Handler
+	silences *atomic.Int64
+}
+
+func (l listening) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l listening) WithAttrs(a []slog.Attr) slog.Handler {
+	return listening{l.Handler.WithAttrs(a), l.silences}
+}
+
+func (l listening) Handle(ctx context.Context, r slog.Record) error {
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "error" && strings.Contains(a.Value.String(), "the slot is silent") {
+			l.silences.Add(1)
+		}
+		return true
+	})
+	if !l.Handler.Enabled(ctx, r.Level) {
+		return nil
+	}
+	return l.Handler.Handle(ctx, r)
 }
 
 // sink starts the follower, from what it has stored.

@@ -272,8 +272,10 @@ func (r *Relay) makeSlot(ctx context.Context, conn *pgconn.PgConn, name string) 
 		if _, err := tx.Exec(ctx, "SET TRANSACTION SNAPSHOT '"+slot.SnapshotName+"'"); err != nil {
 			return err
 		}
-		k.slots, err = readSlots(ctx, tx)
-		return err
+		if k.slots, err = readSlots(ctx, tx); err != nil {
+			return err
+		}
+		return readColumns(ctx, tx, k.columns)
 	})
 	if err != nil {
 		return err

@@ -18,8 +18,12 @@ type slotMap struct {
 	slots map[int32]pair
 }
 
-// pair is a slot's standby, and the cell that becomes it.
-type pair struct{ standby, incoming uint16 }
+// pair is a slot's standby, and the cell that becomes it; and whether the slot is
+// owned here: of others nothing is told.
+type pair struct {
+	standby, incoming uint16
+	owned             bool
+}
 
 func newSlotMap() *slotMap { return &slotMap{cells: []string{""}, slots: map[int32]pair{}} }
 
@@ -32,9 +36,9 @@ func (m *slotMap) cell(name string) uint16 {
 }
 
 // set changes a slot, and gives what it was.
-func (m *slotMap) set(slot int32, standby, incoming string) (was, is pair) {
+func (m *slotMap) set(slot int32, standby, incoming string, owned bool) (was, is pair) {
 	was = m.slots[slot]
-	is = pair{m.cell(standby), m.cell(incoming)}
+	is = pair{m.cell(standby), m.cell(incoming), owned}
 	if is == (pair{}) {
 		delete(m.slots, slot)
 	} else {
@@ -55,7 +59,11 @@ func (m *slotMap) encode() []byte {
 		for i+n < len(all) && all[i+n] == all[i]+int32(n) && m.slots[all[i+n]] == p {
 			n++
 		}
-		for _, v := range []int{int(all[i]), n, int(p.standby), int(p.incoming)} {
+		owned := 0
+		if p.owned {
+			owned = 1
+		}
+		for _, v := range []int{int(all[i]), n, int(p.standby), int(p.incoming), owned} {
 			b = binary.AppendUvarint(b, uint64(v))
 		}
 		i += n
@@ -70,12 +78,12 @@ func decodeSlotMap(b []byte) (*slotMap, error) {
 		m.cells = append(m.cells, d.text())
 	}
 	for d.in != "" {
-		from, n, standby, incoming := d.number(), d.number(), d.number(), d.number()
+		from, n, standby, incoming, owned := d.number(), d.number(), d.number(), d.number(), d.number()
 		if d.bad || n > 1<<24 || standby >= len(m.cells) || incoming >= len(m.cells) {
 			return nil, errors.New("the stored slot map can't be read")
 		}
 		for i := range n {
-			m.slots[int32(from+i)] = pair{uint16(standby), uint16(incoming)}
+			m.slots[int32(from+i)] = pair{uint16(standby), uint16(incoming), owned == 1}
 		}
 	}
 	if d.bad || len(m.cells) == 0 || m.cells[0] != "" {
@@ -126,17 +134,36 @@ func readSlots(ctx context.Context, tx pgx.Tx) (*slotMap, error) {
 	if err := tx.QueryRow(ctx, "SELECT to_regclass('cell.slots') IS NOT NULL").Scan(&cell); err != nil || !cell {
 		return m, err
 	}
-	rows, err := tx.Query(ctx, "SELECT slot, coalesce(standby, ''), coalesce(incoming, '') FROM cell.slots WHERE standby <> '' OR incoming <> ''")
+	rows, err := tx.Query(ctx, "SELECT slot, coalesce(standby, ''), coalesce(incoming, ''), role = 'owner' FROM cell.slots")
 	if err != nil {
 		return nil, err
 	}
 	var slot int32
 	var standby, incoming string
-	_, err = pgx.ForEachRow(rows, []any{&slot, &standby, &incoming}, func() error {
-		m.set(slot, standby, incoming)
+	var owned bool
+	_, err = pgx.ForEachRow(rows, []any{&slot, &standby, &incoming, &owned}, func() error {
+		m.set(slot, standby, incoming, owned)
 		return nil
 	})
 	return m, err
+}
+
+// readColumns reads what the published tables' rows have.
+func readColumns(ctx context.Context, tx pgx.Tx, columns map[string][]string) error {
+	rows, err := tx.Query(ctx, `SELECT p.schemaname || '.' || p.tablename, array_agg(a.attname::text ORDER BY a.attnum)
+		FROM pg_publication_tables p JOIN pg_namespace n ON n.nspname = p.schemaname
+		JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename JOIN pg_attribute a ON a.attrelid = c.oid
+		WHERE p.pubname = $1 AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' GROUP BY 1`, Publication)
+	if err != nil {
+		return err
+	}
+	var table string
+	var names []string
+	_, err = pgx.ForEachRow(rows, []any{&table, &names}, func() error {
+		columns[table] = slices.Clone(names)
+		return nil
+	})
+	return err
 }
 
 func slotNumber(text []byte) (int32, error) {

@@ -261,7 +261,7 @@ func (o *outlet) wait(ctx context.Context) error {
 	defer t.Stop()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for len(oldest.Ok()) == 0 && len(oldest.Err()) == 0 {
+	for len(oldest.Ok()) == 0 && len(oldest.Err()) == 0 && o.waits(oldest) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -271,6 +271,14 @@ func (o *outlet) wait(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// waits says whether a bundle is still the oldest: another goroutine may have
+// collected it.
+func (o *outlet) waits(oldest jetstream.PubAckFuture) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.flights) > 0 && o.flights[0].ack == oldest
 }
 
 // settled says how many bundles are in flight, and whether one was refused.
