@@ -39,6 +39,7 @@ type differ struct {
 }
 
 const (
+	digested = 8   // tables in one question
 	page     = 500 // rows of each side in memory at a time
 	slotList = 100 // differences listed of one slot's table
 )
@@ -54,34 +55,46 @@ func both[T any](ctx context.Context, d *differ, op string, q question) (mine, t
 	return mine, theirs, err
 }
 
-// table compares the digests of a table, and the rows where they differ. It gives
-// the owner's rows.
-func (d *differ) table(ctx context.Context, t table, slots []int32) (int64, error) {
-	mine, theirs, err := both[[]slotDigest](ctx, d, opDigest, question{Table: t.Name, Slots: slots})
+// tables compares the digests of some tables, and the rows where they differ. It
+// gives how many rows the owner has there.
+func (d *differ) tables(ctx context.Context, tables []table, slots []int32) (int64, error) {
+	q := question{Slots: slots}
+	for _, t := range tables {
+		q.Tables = append(q.Tables, t.Name)
+	}
+	mine, theirs, err := both[[]slotDigest](ctx, d, opDigest, q)
 	if err != nil {
 		return 0, err
 	}
-	at := map[int32][2]slotDigest{}
+	type place struct {
+		table string
+		slot  int32
+	}
+	at := map[place][2]slotDigest{}
 	var n int64
-	for _, x := range mine {
-		at[x.Slot] = [2]slotDigest{x, {Slot: x.Slot}}
-		n += x.N
-	}
-	for _, x := range theirs {
-		at[x.Slot] = [2]slotDigest{at[x.Slot][0], x}
-	}
-	for _, slot := range slices.Sorted(maps.Keys(at)) {
-		x := at[slot]
-		x[0].Slot = slot
-		if x[0] == x[1] {
-			continue
+	for i, side := range [][]slotDigest{mine, theirs} {
+		for _, x := range side {
+			p := place{x.Table, x.Slot}
+			both := at[p]
+			both[i] = x
+			at[p] = both
+			if i == 0 {
+				n += x.N
+			}
 		}
-		if len(d.r.report.Differences)+len(d.report.Differences) >= d.r.List {
-			d.unlisted(slot)
-			continue
-		}
-		if err := d.slot(ctx, t, slot, x); err != nil {
-			return 0, err
+	}
+	for _, t := range tables {
+		for _, slot := range slots {
+			x := at[place{t.Name, slot}]
+			switch {
+			case x[0] == x[1]:
+			case len(d.r.report.Differences)+len(d.report.Differences) >= d.r.List:
+				d.unlisted(slot)
+			default:
+				if err := d.slot(ctx, t, slot, x); err != nil {
+					return 0, err
+				}
+			}
 		}
 	}
 	return n, nil

@@ -84,7 +84,7 @@ func TestPosition(t *testing.T) {
 			t.Errorf("the locks were held for %v ms", snap.LockMS)
 		}
 		var digests []struct{ N int64 }
-		ask("digest", map[string]any{"table": "kinds.things", "slots": slots}, &digests)
+		ask("digest", map[string]any{"tables": []string{"kinds.things"}, "slots": slots}, &digests)
 		ask("close", map[string]any{}, nil)
 		n := int64(0)
 		for _, d := range digests {
@@ -240,10 +240,10 @@ func TestQuestions(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, err := range map[string]error{
-		"closed":       ask("digest", map[string]any{"id": "1", "table": "kinds.things"}),
+		"closed":       ask("digest", map[string]any{"id": "1", "tables": []string{"kinds.things"}}),
 		"no id":        ask("lock", map[string]any{"slots": []int32{1}}),
 		"no operation": ask("drop", map[string]any{"id": "a"}),
-		"other table":  ask("digest", map[string]any{"id": "a", "table": "cell.seal_key", "slots": []int32{1}}),
+		"other table":  ask("digest", map[string]any{"id": "a", "tables": []string{"cell.seal_key"}, "slots": []int32{1}}),
 		"not a table":  ask("rows", map[string]any{"id": "a", "table": "kinds.things; DROP TABLE kinds.sums"}),
 		"too many":     ask("lock", map[string]any{"id": "b", "slots": slices.Repeat([]int32{1}, 5000)}),
 		"no hold":      ask("at", map[string]any{"id": "a"}),

@@ -42,7 +42,7 @@ func (s *Server) slots(ctx context.Context) (cellSlots, error) {
 }
 
 func digest(ctx context.Context, c *pgx.Conn, q question) ([]slotDigest, error) {
-	rows, err := c.Query(ctx, "SELECT slot, n, sum::text, xor FROM cell.digest($1, $2) ORDER BY slot", q.Table, q.Slots)
+	rows, err := c.Query(ctx, "SELECT t.name, d.slot, d.n, d.sum::text, d.xor FROM unnest($1::text[]) AS t(name), cell.digest(t.name, $2) d", q.Tables, q.Slots)
 	if err != nil {
 		return nil, err
 	}

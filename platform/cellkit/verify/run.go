@@ -221,11 +221,11 @@ func (r *run) compare(ctx context.Context, p pair) error {
 	line.Slots = len(epochs)
 	slots := slices.Sorted(maps.Keys(epochs))
 	d := differ{r: r, pair: p, owner: o, standby: s, epochs: epochs, report: &found}
-	for _, t := range r.tables(p, &found) {
+	for part := range slices.Chunk(r.tables(p, &found), digested) {
 		if len(slots) == 0 {
 			break
 		}
-		n, err := d.table(ctx, t, slots)
+		n, err := d.tables(ctx, part, slots)
 		if err != nil {
 			return err
 		}

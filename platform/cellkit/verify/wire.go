@@ -18,7 +18,7 @@ const (
 	opHold    = "hold"    // standby: stop before the next commit of a source
 	opLock    = "lock"    // owner: snapshot and position under the slots' locks
 	opAt      = "at"      // standby: snapshot at a position
-	opDigest  = "digest"  // of a table, by slot
+	opDigest  = "digest"  // of some tables, by slot
 	opRows    = "rows"    // of a slot's table, by key
 	opColumns = "columns" // of a row
 	opClose   = "close"
@@ -33,6 +33,7 @@ type question struct {
 	Incarnation string   `json:"incarnation,omitempty"`
 	LSN         cdc.LSN  `json:"lsn"`
 	Slots       []int32  `json:"slots,omitempty"`
+	Tables      []string `json:"tables,omitempty"`
 	Table       string   `json:"table,omitempty"`
 	Slot        int32    `json:"slot,omitempty"`
 	After       []string `json:"after,omitempty"` // key; nil = from the start
@@ -79,10 +80,11 @@ type snapshot struct {
 }
 
 type slotDigest struct {
-	Slot int32  `json:"slot"`
-	N    int64  `json:"n"`
-	Sum  string `json:"sum"`
-	Xor  int64  `json:"xor"`
+	Table string `json:"table"`
+	Slot  int32  `json:"slot"`
+	N     int64  `json:"n"`
+	Sum   string `json:"sum"`
+	Xor   int64  `json:"xor"`
 }
 
 type row struct {
