@@ -154,6 +154,8 @@ func (f *Follower) session(ctx context.Context, nc *nats.Conn, pos Position) (Po
 	}
 	// What was under way when a connection broke is given again only after
 	// ackWait, long after what is newer. So with the connection the session ends.
+	back := nc.StatusChanged(nats.CONNECTED)
+	defer nc.RemoveStatusListener(back)
 	before := nc.Stats().Reconnects
 	it, err := f.consume(ctx, js)
 	if err != nil {
@@ -184,7 +186,7 @@ func (f *Follower) session(ctx context.Context, nc *nats.Conn, pos Position) (Po
 			}
 		}
 	})
-	return f.pull(ctx, nc, pos, msgs, failed)
+	return f.pull(ctx, nc, pos, msgs, failed, back)
 }
 
 func (f *Follower) consume(ctx context.Context, js jetstream.JetStream) (jetstream.MessagesContext, error) {
@@ -206,7 +208,7 @@ func (f *Follower) consume(ctx context.Context, js jetstream.JetStream) (jetstre
 
 // pull gathers messages and applies them. Heartbeats alone are stored seldom:
 // until then they stay in the stream.
-func (f *Follower) pull(ctx context.Context, nc *nats.Conn, pos Position, msgs <-chan jetstream.Msg, failed <-chan error) (Position, error) {
+func (f *Follower) pull(ctx context.Context, nc *nats.Conn, pos Position, msgs <-chan jetstream.Msg, failed <-chan error, back <-chan nats.Status) (Position, error) {
 	b := batch{pos: pos}
 	due := time.NewTimer(0) // when to store, or to look whether to ask
 	defer due.Stop()
@@ -217,6 +219,8 @@ func (f *Follower) pull(ctx context.Context, nc *nats.Conn, pos Position, msgs <
 			return pos, ctx.Err() // what isn't stored isn't acknowledged, and comes again
 		case err := <-failed:
 			return pos, err
+		case <-back: // to a server that may have lost the consumer: it would be silent
+			return pos, nats.ErrConnectionReconnecting
 		case m := <-msgs:
 			last = time.Now()
 			wait := f.take(&b, m)
