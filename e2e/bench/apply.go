@@ -243,7 +243,10 @@ func (b *applyBench) openOurs(ctx context.Context, d demo, rows int) error {
 		}})
 		done := make(chan error, 1)
 		go func() { done <- a.Run(ctx) }()
-		return func() { cancel(); <-done }, nil
+		return func() {
+			cancel()
+			<-done //nolint:errcheck // it was told to end; what it didn't do shows in the counts
+		}, nil
 	}
 	b.next = b.streamed
 	// The first start copies what there is, which is nothing.
@@ -303,7 +306,7 @@ func (b *applyBench) streamed(ctx context.Context) error {
 func (b *applyBench) close(ctx context.Context) {
 	if b.cancel != nil {
 		b.cancel()
-		<-b.relayed
+		<-b.relayed //nolint:errcheck // likewise
 	}
 	if b.nc != nil {
 		b.nc.Close()

@@ -186,7 +186,9 @@ func Spread(names []string) *Table {
 	return t
 }
 
-func nothing() *Table { return &Table{names: []string{""}, rows: make([]hashRow, 1), owned: make([][]uint16, 1)} }
+func nothing() *Table {
+	return &Table{names: []string{""}, rows: make([]hashRow, 1), owned: make([][]uint16, 1)}
+}
 
 // PickSlot chooses a new user's slot evenly among those of a cell, by a hash
 // that the caller makes (of a random number, or of the group that the user

@@ -72,6 +72,13 @@ func (st *slotState) taken(source string) bool {
 	return st.source == source && st.copied == st.epoch && (st.state == copying || st.state == inSync)
 }
 
+// enters notes a slot whose shared lock the batch takes, if not the exclusive one.
+func (b *batch) enters(slot int) {
+	if _, noted := b.slots[slot]; !noted {
+		b.slots[slot] = false
+	}
+}
+
 // run applies the batch. Data, copies and watermark are one commit.
 func (b *batch) run(ctx context.Context) error {
 	b.slots, b.dirty, b.stopped = map[int]bool{}, map[int]*slotState{}, map[string]int{}
@@ -133,7 +140,7 @@ func (b *batch) gather(ctx context.Context) error {
 			if r.Table == slotsTable {
 				if row, ok := readSlotRow(r); ok {
 					owners = append(owners, row)
-					b.slots[row.slot] = b.slots[row.slot]
+					b.enters(row.slot)
 				}
 				continue
 			}
@@ -145,7 +152,7 @@ func (b *batch) gather(ctx context.Context) error {
 			if slot, err = strconv.Atoi(r.Values[l.slot].Text); err != nil {
 				return fmt.Errorf("slot of a row of %s: %w", r.Table, err)
 			}
-			b.slots[slot] = b.slots[slot]
+			b.enters(slot)
 		}
 	}
 	if len(b.changes) == 1 && b.changes[0].Chunks > 1 {
@@ -156,7 +163,7 @@ func (b *batch) gather(ctx context.Context) error {
 			return err
 		}
 		for _, slot := range slots {
-			b.slots[slot] = b.slots[slot]
+			b.enters(slot)
 		}
 	}
 	if len(owners) == 0 {
@@ -169,7 +176,7 @@ func (b *batch) gather(ctx context.Context) error {
 // keeps of the source.
 func (b *batch) gatherCopy(ctx context.Context, c *cdc.Change) error {
 	for _, s := range c.Slots {
-		b.slots[int(s)] = b.slots[int(s)]
+		b.enters(int(s))
 	}
 	q := "SELECT slot FROM cell.slots WHERE owner = $1 AND role IN ('standby', 'incoming') AND $2 <> ''"
 	if c.Kind == cdc.KindEnd {
@@ -183,7 +190,7 @@ func (b *batch) gatherCopy(ctx context.Context, c *cdc.Change) error {
 	}
 	var slot int
 	_, err = pgx.ForEachRow(rows, []any{&slot}, func() error {
-		b.slots[slot] = b.slots[slot]
+		b.enters(slot)
 		return nil
 	})
 	return err

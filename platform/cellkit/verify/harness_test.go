@@ -101,14 +101,6 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// everywhere runs SQL in the owner and in both standbys, with no trigger fired.
-func (w *world) everywhere(sql string) {
-	w.t.Helper()
-	for _, db := range []*pgtest.DB{w.c1, w.c2, w.c3} {
-		plant(w.t, db, sql)
-	}
-}
-
 // fill gives each cell the rows that it is to have.
 func (w *world) fill() {
 	w.t.Helper()
