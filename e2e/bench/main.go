@@ -8,6 +8,7 @@
 //	ids                   an ID, an order number, a lease | an atomic add, other generators, UPDATE ... RETURNING
 //	order-placement       CPU of a paid order           | pgbench running the same statements
 //	commit-to-searchable  from the answer to the hit    | a row seen by logical replication
+//	relay                 rows from the WAL into JetStream | pg_recvlogical, to nowhere
 //	apply                 transactions of the stream applied | a subscription between the same two servers
 //	commit-to-applied     from the answer to the standby's row, at 500 writes/s | the same
 //
@@ -49,6 +50,7 @@ func benches() []bench {
 		{"ids", "ns to make an ID and an order number; leases a second", idLines},
 		{"order-placement", "CPU of an order until it is paid", orderPlacement},
 		{"commit-to-searchable", "ms until a committed change is found", commitToSearchable},
+		{"relay", "rows a second that get from the WAL into JetStream", relay},
 		{"apply", "transactions a second that a standby gets through", apply},
 		{"commit-to-applied", "ms until a committed row is at its standby", commitToApplied},
 	}
