@@ -6,15 +6,17 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"example.com/cellmart/platform/cellkit/cdc"
 )
 
-// cable leads to a NATS server. While it's cut, what the server sends is swallowed;
+// cable leads to a server. While it's cut, what the server sends is swallowed;
 // broken, all its connections end.
 type cable struct {
-	cut atomic.Bool
-	l   net.Listener
+	cut  atomic.Bool
+	rate atomic.Int64 // bytes a second that the server's side gets through, 0 = all
+	l    net.Listener
 
 	mu    sync.Mutex
 	conns []net.Conn
@@ -59,6 +61,9 @@ func (c *cable) pass(to, from net.Conn, cuttable bool) {
 		}
 		if cuttable && c.cut.Load() {
 			continue
+		}
+		if rate := c.rate.Load(); cuttable && rate > 0 {
+			<-time.After(time.Duration(n) * time.Second / time.Duration(rate))
 		}
 		if _, err := to.Write(buf[:n]); err != nil {
 			return

@@ -52,6 +52,7 @@ type world struct {
 	small    int64        // the stream's bound, 0 = the default
 	maxWAL   int64        // the same of the WAL
 	through  string       // the relay's way to Postgres, "" = straight
+	settings string       // of its connections then: a URL's query
 	silences atomic.Int64 // times that a session ended for want of a sign
 	via      string       // the sink's way to NATS, "" = straight
 	stop     map[string]func()
@@ -145,6 +146,7 @@ func (w *world) relay(step func(string) error) {
 			w.t.Fatal(err)
 		}
 		u.Host = w.through
+		u.RawQuery = w.settings
 		o.DSN = u.String()
 	}
 	w.run("relay", cdc.NewRelay(o.WithStep(step)).Run)
