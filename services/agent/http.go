@@ -11,6 +11,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"example.com/cellmart/platform/cellkit/cdc"
 	"example.com/cellmart/platform/cellkit/clock"
 	"example.com/cellmart/platform/cellkit/errs"
 	"example.com/cellmart/platform/cellkit/id"
@@ -41,6 +42,7 @@ type server struct {
 	control  http.Handler     // the way to control
 	db       *store           // nil in the global zone
 	copies   *standby.Applier // nil where none are kept
+	relay    *cdc.Relay       // nil where changes aren't told
 	verify   *verify.Server   // nil in the global zone
 	requests *agentapi.Book
 	cover    *cover                          // nil in the global zone
@@ -146,6 +148,7 @@ func (s *server) handleStatus(c echo.Context) error {
 	for peer, f := range s.border.Faults() {
 		out.Faults[peer] = agentapi.Fault{DelayMS: f.Delay.Milliseconds(), CutOut: f.CutOut, CutIn: f.CutIn}
 	}
+	out.Sinks = s.sinks(c.Request().Context())
 	if s.db == nil {
 		return c.JSON(http.StatusOK, out)
 	}

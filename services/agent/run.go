@@ -159,7 +159,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		exportLoop(metrics, s)
 		group.Go(func() error { return dispatcher.Run(ctx) })
 	}
-	if err := tellChanges(ctx, group, c, holder, log, metrics); err != nil {
+	if s.relay, err = tellChanges(ctx, group, c, holder, log, metrics); err != nil {
 		return err
 	}
 	group.Go(func() error { return border.Run(ctx) })
@@ -261,9 +261,9 @@ func toControl(way http.RoundTripper) http.Handler {
 
 // tellChanges runs the relay of what the zone's database commits: for search, and
 // in a cell for every other cell, which may stand by for it.
-func tellChanges(ctx context.Context, group *errgroup.Group, c Config, table *routing.Holder, log *slog.Logger, metrics *obs.Metrics) error {
+func tellChanges(ctx context.Context, group *errgroup.Group, c Config, table *routing.Holder, log *slog.Logger, metrics *obs.Metrics) (*cdc.Relay, error) {
 	if c.CDCDSN == "" || c.CDCDSN == "off" {
-		return nil
+		return nil, nil
 	}
 	o := cdc.Options{
 		Zone: c.Zone, DSN: c.CDCDSN, NATSURL: c.NATSURL, Log: log, Metrics: metrics,
@@ -286,12 +286,12 @@ func tellChanges(ctx context.Context, group *errgroup.Group, c Config, table *ro
 		o.Pool, err = pg.Open(ctx, c.CDCDSN, c.Zone, log)
 	}
 	if err != nil {
-		return cellkit.Usage{Err: fmt.Errorf("AGENT_CDC_DSN: %w", err)}
+		return nil, cellkit.Usage{Err: fmt.Errorf("AGENT_CDC_DSN: %w", err)}
 	}
 	relay := cdc.NewRelay(o)
 	group.Go(func() error {
 		defer o.Pool.Close()
 		return relay.Run(ctx)
 	})
-	return nil
+	return relay, nil
 }

@@ -57,6 +57,7 @@ type Status struct {
 	ClockOffsetMS int64            `json:"clock_offset_ms"`
 	Requests      *Requests        `json:"requests"` // null = no gateway was heard
 	Cover         *Cover           `json:"cover"`    // standbys of the own slots; null = no table yet, or no cell
+	Sinks         []Sink           `json:"sinks"`    // of the zone's changes, by name; null = not known, or none are told
 	Database      *Database        `json:"database"`
 	DatabaseError string           `json:"database_error,omitempty"`
 }
