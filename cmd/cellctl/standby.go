@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -285,8 +286,15 @@ func standbyCancel(ctx context.Context, c *cli, words []string) error {
 		return err
 	}
 	out, err := f.control().CancelExchange(ctx, id)
+	if err == nil {
+		out, err = awaitExchange(ctx, f.control(), out, 30*time.Second)
+	}
 	if err != nil {
 		return err
 	}
-	return c.print(out, func(w io.Writer) { printExchange(w, out) })
+	err = c.print(out, func(w io.Writer) { printExchange(w, out) })
+	if err == nil && slices.ContainsFunc(out.Parts, func(p controlapi.ExchangePart) bool { return p.State != controlapi.Cancelled }) {
+		return errFails // a part that was switched stays so
+	}
+	return err
 }

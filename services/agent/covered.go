@@ -21,6 +21,7 @@ const (
 	coverEach  = time.Second
 	coverLimit = 2 * time.Second // for an answer
 	coverFresh = 5 * time.Second // an older answer is nothing to rely on
+	coverLag   = time.Minute     // a standby that is further behind covers nothing
 )
 
 // cover knows which of this cell's slots have a standby that is in sync: it asks
@@ -168,14 +169,16 @@ func (v *cover) figures() *agentapi.Cover {
 		}
 		b.Slots++
 		inSync := said.found && said.source.Incarnation == said.here.Incarnation && said.source.Has(s, a.Epoch)
+		lag := said.source.LagMS
 		if inSync {
 			b.InSync++
 		}
 		switch {
-		case said.at.IsZero() || now.Sub(said.at) > coverFresh:
+		// One that can't say how far it is, since it applies nothing: its slots were in sync once.
+		case said.at.IsZero() || now.Sub(said.at) > coverFresh || inSync && lag == nil:
 			out.Uncovered++
 			out.Unknown++
-		case !inSync:
+		case !inSync || *lag > coverLag.Milliseconds():
 			out.Uncovered++
 		}
 	}

@@ -86,10 +86,15 @@ func TestCover(t *testing.T) {
 		c2, {Cell: "c3", Slots: 3, AgeMS: num(0)},
 	}})
 	said["c3"].Sources[0].Incarnation = "a.1"
+	said["c3"].Sources[0].LagMS = nil
+	c3 := agentapi.CoverBy{Cell: "c3", Slots: 3, InSync: 3, LagBytes: num(256), AgeMS: num(0)}
+	check("c3 applies nothing", agentapi.Cover{Slots: 11, Uncovered: 6, None: 1, Unknown: 3, Standbys: []agentapi.CoverBy{c2, c3}})
+	said["c3"].Sources[0].LagMS, c3.LagMS = num(60_001), num(60_001)
+	check("c3 is a minute behind", agentapi.Cover{Slots: 11, Uncovered: 6, None: 1, Standbys: []agentapi.CoverBy{c2, c3}})
+	said["c3"].Sources[0].LagMS, c3.LagMS = num(0), num(0)
 	delete(said, "c2")
 	*now = now.Add(coverFresh)
 	c2.AgeMS, c2.Error = num(5000), "no answer"
-	c3 := agentapi.CoverBy{Cell: "c3", Slots: 3, InSync: 3, LagMS: num(0), LagBytes: num(256), AgeMS: num(0)}
 	check("c2 is silent for 5 s", agentapi.Cover{Slots: 11, Uncovered: 3, None: 1, Standbys: []agentapi.CoverBy{c2, c3}})
 	*now = now.Add(time.Millisecond)
 	c2.AgeMS = num(5001)

@@ -93,7 +93,7 @@ func holds(ctx context.Context, q interface {
 // doesn't come out in lockLimit isn't waited for: others would queue behind.
 const (
 	atOnce    = 64
-	lockLimit = "SET LOCAL lock_timeout = '1s'"
+	lockLimit = "SET LOCAL lock_timeout = '200ms'"
 )
 
 // changeStandbys does what of a table changes standbys only. Done in part it stays

@@ -51,6 +51,9 @@ func (x *exchanger) begin(ctx context.Context, req controlapi.ExchangeRequest) (
 		return controlapi.Exchange{}, controlapi.ErrNone
 	}
 	parts, err := planParts(cur, req)
+	if err == nil && len(parts) == 0 {
+		err = x.opposed(ctx, req)
+	}
 	if err != nil || len(parts) == 0 {
 		return controlapi.Exchange{Reason: req.Reason, Parts: []controlapi.ExchangePart{}}, err
 	}
@@ -60,6 +63,23 @@ func (x *exchanger) begin(ctx context.Context, req controlapi.ExchangeRequest) (
 	}
 	x.poke()
 	return x.one(ctx, id)
+}
+
+// opposed refuses to call it done already while another exchange is about to
+// change it.
+func (x *exchanger) opposed(ctx context.Context, req controlapi.ExchangeRequest) error {
+	open, err := x.service.store.openParts(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range open {
+		for _, s := range p.list() {
+			if req.Spread || slices.ContainsFunc(req.Standbys, func(b controlapi.Standby) bool { return s >= b.From && s <= b.To && b.Standby != p.target }) {
+				return controlapi.ErrExchangeOpen.Msgf("exchange %d has some of these slots, and has not ended", p.exchange)
+			}
+		}
+	}
+	return nil
 }
 
 func (x *exchanger) cancel(ctx context.Context, id int64) (controlapi.Exchange, error) {
@@ -221,7 +241,7 @@ func still(p part, cur *routing.Table) part {
 // step carries a part on, but for the table that it needs: ready then. What others
 // don't answer is noted, and asked again.
 func (x *exchanger) step(ctx context.Context, p part, cur *routing.Table) (ready bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	asking, cancel := context.WithTimeout(ctx, askLimit) // not of what is noted after
 	defer cancel()
 	to := still(p, cur)
 	store := func(state, detail string) error {
@@ -242,7 +262,7 @@ func (x *exchanger) step(ctx context.Context, p part, cur *routing.Table) (ready
 	case controlapi.Cancelling:
 		ask.Target = ""
 	}
-	at, err := x.agent(p.owner).SetIncoming(ctx, ask)
+	at, err := x.agent(p.owner).SetIncoming(asking, ask)
 	if err != nil {
 		return false, store(p.state, fmt.Sprintf("%s: %v", p.owner, err))
 	}
@@ -262,7 +282,7 @@ func (x *exchanger) step(ctx context.Context, p part, cur *routing.Table) (ready
 		to.incarnation, to.lsn = at.Incarnation, at.LSN
 		return false, store(controlapi.Copying, p.target+" has yet to hear of it")
 	}
-	missing, err := x.missing(ctx, to)
+	missing, err := x.missing(asking, to)
 	if err != nil {
 		return false, store(p.state, fmt.Sprintf("%s: %v", p.target, err))
 	}

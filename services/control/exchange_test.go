@@ -306,6 +306,10 @@ func TestExchangeIsCancelled(t *testing.T) {
 	if _, err := b.begin(t.Context(), set(99, 120, "c3")); !errors.Is(err, controlapi.ErrExchangeOpen) {
 		t.Errorf("a second one of slot 99: %v", err)
 	}
+	was, _ := b.service.holder.Load().Slot(99)
+	if _, err := b.begin(t.Context(), set(99, 99, was.Standby)); !errors.Is(err, controlapi.ErrExchangeOpen) {
+		t.Errorf("as the table has it, while an exchange is about to change it: %v", err)
+	}
 	// It comes between the last look and the table: nothing is switched.
 	b.service.store.step = func(step string) error {
 		if step == "in sync" {

@@ -76,6 +76,7 @@ func standbyAway(ctx context.Context, r *run) error {
 		looks += n
 	}
 	r.report.Figures["others_looks"] = looks
+	r.need(looks > 0, "no other pair of cells was looked at")
 	if r.Sabotage {
 		r.end()
 		return nil

@@ -110,14 +110,14 @@ func post(ctx context.Context, tx *pg.Tx, p Posting) (int64, error) {
 		WITH w AS (
 			UPDATE cell.wallets SET available = available + $4, frozen = frozen + $5, clearing = clearing + $6,
 				external = external + $7, suspense = suspense + $8, recovery = recovery + $16, seq = seq + 1,
-				spent = CASE WHEN $17::bigint > 0 AND spent_on = `+today+` THEN spent + $17
+				spent = CASE WHEN $17::bigint > 0 AND spent_on >= `+today+` THEN spent + $17
 					WHEN $17 > 0 THEN $17
 					WHEN spent_on = ($19::timestamptz AT TIME ZONE 'UTC')::date THEN greatest(spent + $17, 0)
 					ELSE spent END,
-				spent_on = CASE WHEN $17 > 0 THEN `+today+` ELSE spent_on END
+				spent_on = CASE WHEN $17 > 0 THEN greatest(spent_on, `+today+`) ELSE spent_on END
 			WHERE slot = $1 AND user_id = $2 AND currency = $3
 				AND available + $4 BETWEEN 0 AND $9 AND frozen + $5 >= 0 AND suspense + $8 >= 0 AND recovery + $16 <= 0
-				AND ($18::bigint = 0 OR CASE WHEN spent_on = `+today+` THEN spent ELSE 0 END + $17 <= $18)
+				AND ($18::bigint = 0 OR CASE WHEN spent_on >= `+today+` THEN spent ELSE 0 END + $17 <= $18)
 				AND NOT EXISTS (SELECT FROM cell.postings WHERE slot = $1 AND ref = $13 AND step = $14)
 			RETURNING seq, available, frozen)
 		INSERT INTO cell.postings (slot, user_id, currency, seq, debit, credit, amount, ref, step, available, frozen, memo)
@@ -184,7 +184,7 @@ type Allowance struct {
 
 // Allowed reads a user's wallet; without one all is zero.
 func Allowed(ctx context.Context, tx pgx.Tx, slot routing.Slot, user id.ID, currency string) (a Allowance, err error) {
-	err = tx.QueryRow(ctx, `SELECT available, CASE WHEN spent_on = `+today+` THEN spent ELSE 0 END
+	err = tx.QueryRow(ctx, `SELECT available, CASE WHEN spent_on >= `+today+` THEN spent ELSE 0 END
 		FROM cell.wallets WHERE slot = $1 AND user_id = $2 AND currency = $3`, slot, user, currency).Scan(&a.Available, &a.Spent)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = nil

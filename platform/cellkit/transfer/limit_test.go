@@ -94,6 +94,14 @@ func TestLimits(t *testing.T) {
 	if a := spent(t, db, anna); a.Spent != 500 {
 		t.Errorf("spent on the next day: %+v", a)
 	}
+	// A transaction that began before midnight and ends after one of the new day counts there.
+	db.Plant(t, "UPDATE cell.wallets SET spent_on = spent_on + 1, spent = 1000")
+	if got := try(500, "CNY", limits); got.State != transfer.Rejected {
+		t.Errorf("around midnight: %s %s, want it refused", got.State, got.Reason)
+	}
+	if a := spent(t, db, anna); a.Spent != 1000 {
+		t.Errorf("spent around midnight: %+v", a)
+	}
 	check(t, db)
 }
 
