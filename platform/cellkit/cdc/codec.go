@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -320,9 +321,9 @@ func (d *decoding) row() (r Row) {
 		return r
 	}
 	if n == len(d.tables) {
-		t := Row{Table: d.text(), Columns: make([]string, d.count(1))}
+		t := Row{Table: strings.Clone(d.text()), Columns: make([]string, d.count(1))}
 		for i := range t.Columns {
-			t.Columns[i] = d.text()
+			t.Columns[i] = strings.Clone(d.text()) // who keeps a name doesn't keep the bundle
 		}
 		d.tables = append(d.tables, t)
 	}

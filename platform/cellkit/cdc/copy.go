@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // errOtherCopy ends a copy that nobody wants any more.
@@ -71,6 +72,9 @@ func (s store) dropped(ctx context.Context, sink, id string) error {
 	return err
 }
 
+// copyPause is how long a copy that the database refused waits.
+const copyPause = 5 * time.Second
+
 // copyLoop makes the copies that a sink asks for, one by one.
 func (s *session) copyLoop(ctx context.Context, t *target) error {
 	for {
@@ -90,7 +94,13 @@ func (s *session) copyLoop(ctx context.Context, t *target) error {
 		if errors.Is(err, errDetached) { // it asks again when it comes back
 			err = s.r.store.dropped(ctx, t.sink.Name, a.ID)
 		}
-		if err != nil && !errors.Is(err, errOtherCopy) {
+		var refused *pgconn.PgError
+		switch {
+		case err == nil || errors.Is(err, errOtherCopy):
+		case errors.As(err, &refused) && ctx.Err() == nil: // a table isn't there yet, or a right: not the other sinks' trouble
+			s.r.o.Log.Warn("a copy can't be made, it's tried again", "sink", t.sink.Name, "error", err)
+			sleep(ctx, copyPause)
+		default:
 			return fmt.Errorf("copy for %s: %w", t.sink.Name, err)
 		}
 	}

@@ -3,6 +3,7 @@ package cdc_test
 import (
 	"context"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -210,6 +211,38 @@ func TestScenario_M06_StreamGoneOrRolledBack(t *testing.T) {
 		w.add(4, 6)
 		w.equal()
 	})
+}
+
+// The stream loses the end of a copy that the relay has given whole.
+func TestCopyThatLostItsEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.add(1, 3)
+	reached, goOn := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	w.relay(func(step string) error {
+		if step == "copy-copy" {
+			once.Do(func() { close(reached); <-goOn })
+		}
+		return nil
+	})
+	w.sink()
+	<-reached
+	wait(t, "the begin isn't stored", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.pos.State == cdc.Copying
+	})
+	w.halt("sink")
+	close(goOn)
+	wait(t, "the relay doesn't call it done", func() bool {
+		var done bool
+		err := w.db.Super.QueryRow(t.Context(), "SELECT bool_and(state = 'done') FROM cdc.copies").Scan(&done)
+		return err == nil && done
+	})
+	w.nats.WipeStore(t)
+	w.sink()
+	w.equal() // and live
 }
 
 // written is the end of everything that is written now.

@@ -42,6 +42,7 @@ type times struct {
 	silent time.Duration // without a message, before the consumer is made again
 	ask    time.Duration // between two questions for what doesn't come
 	giveUp time.Duration // of what is missing and isn't sent again: then a copy
+	stall  time.Duration // without a message of the copy that has begun, before it's asked for again
 }
 
 const (
@@ -56,6 +57,7 @@ type Follower struct {
 	o       FollowerOptions
 	asking  string // id of the copy that is waited for
 	askedAt time.Time
+	copyAt  time.Time // when something of a copy came, or it was asked for again
 	hole    hole
 	unread  LSN // newest that was seen and dropped while a copy must come
 	wake    chan struct{}
@@ -98,7 +100,7 @@ func NewFollower(o FollowerOptions) *Follower {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.times == (times{}) {
-		o.times = times{gather: 20 * time.Millisecond, hold: 12 * time.Second, silent: time.Minute, ask: 20 * time.Second, giveUp: 30 * time.Second}
+		o.times = times{gather: 20 * time.Millisecond, hold: 12 * time.Second, silent: time.Minute, ask: 20 * time.Second, giveUp: 30 * time.Second, stall: time.Minute}
 	}
 	if o.Hold > 0 {
 		o.times.hold = o.Hold
@@ -306,6 +308,9 @@ func (f *Follower) take(b *batch, msg jetstream.Msg) time.Duration {
 
 // step adds one message of the chain to the batch.
 func (f *Follower) step(b *batch, m Message) time.Duration {
+	if m.Kind == KindBegin || m.Kind == KindCopy {
+		f.copyAt = time.Now()
+	}
 	next, v, why := advance(b.pos, m)
 	switch v {
 	case skip: // nothing to store: it must only not take the room of what is new, in a stream that is full

@@ -206,10 +206,29 @@ func (f *Follower) resend(nc *nats.Conn, pos Position) bool {
 	return h.gone
 }
 
+// askAgain asks for the same copy once more when it doesn't come to its end: the
+// stream may have lost the rest of it after the relay had given it all. While the
+// relay is still at it, the question changes nothing.
+func (f *Follower) askAgain(nc *nats.Conn, pos Position) {
+	if f.copyAt.IsZero() {
+		f.copyAt = time.Now()
+	}
+	if time.Since(f.copyAt) < f.o.times.stall {
+		return
+	}
+	f.copyAt = time.Now()
+	id, _, _ := strings.Cut(pos.Copy, "/")
+	f.o.Log.Warn("the copy doesn't go on, it's asked for again", "copy", pos.Copy)
+	f.request(nc, ask{ID: id, Reason: "the copy didn't come to its end"})
+}
+
 // ask asks the zone's relay for a copy, while one is needed and none began.
 func (f *Follower) ask(nc *nats.Conn, pos Position) {
 	if pos.State == Live {
 		f.askSlots(nc)
+	}
+	if pos.State == Copying {
+		f.askAgain(nc, pos)
 	}
 	if pos.State != Unknown || f.asking != "" && time.Since(f.askedAt) < f.o.times.ask {
 		return

@@ -47,9 +47,13 @@ func (m *slotMap) set(slot int32, standby, incoming string, owned bool) (was, is
 	return was, is
 }
 
-// encode writes the map: names, then runs of slots that go to the same cells.
+// slotMapVersion is of encode's form; a map of another one is as good as none.
+const slotMapVersion = 2
+
+// encode writes the map: 0, the version, names, then runs of slots that go to the
+// same cells.
 func (m *slotMap) encode() []byte {
-	b := binary.AppendUvarint(nil, uint64(len(m.cells)))
+	b := binary.AppendUvarint([]byte{0, slotMapVersion}, uint64(len(m.cells)))
 	for _, name := range m.cells {
 		b = appendText(b, name)
 	}
@@ -74,6 +78,9 @@ func (m *slotMap) encode() []byte {
 func decodeSlotMap(b []byte) (*slotMap, error) {
 	d := decoding{in: string(b)}
 	m := &slotMap{slots: map[int32]pair{}}
+	if d.byte() != 0 || d.byte() != slotMapVersion {
+		return nil, errors.New("the stored slot map is of another version")
+	}
 	for range d.count(1) {
 		m.cells = append(m.cells, d.text())
 	}
@@ -109,8 +116,10 @@ func (s store) knownAt(ctx context.Context, at LSN) (*known, error) {
 	if err != nil {
 		return nil, err
 	}
-	k.slots, err = decodeSlotMap(b)
-	return k, err
+	if k.slots, err = decodeSlotMap(b); err != nil {
+		return nil, nil // of another version: as good as none, so the loss is declared
+	}
+	return k, nil
 }
 
 // know stores it, before anything behind it is confirmed.

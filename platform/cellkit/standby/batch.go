@@ -137,6 +137,9 @@ func (b *batch) gather(ctx context.Context) error {
 			}
 		}
 		for _, r := range c.Rows {
+			if r.Table == slotsTable && c.Kind == cdc.KindSchema {
+				continue
+			}
 			if r.Table == slotsTable {
 				if row, ok := readSlotRow(r); ok {
 					owners = append(owners, row)
@@ -147,6 +150,9 @@ func (b *batch) gather(ctx context.Context) error {
 			l, err := b.layouts.of(r)
 			if err != nil {
 				return err
+			}
+			if c.Kind == cdc.KindSchema {
+				continue // its columns are known here: that is all it asks
 			}
 			var slot int
 			if slot, err = strconv.Atoi(r.Values[l.slot].Text); err != nil {
@@ -197,26 +203,28 @@ func (b *batch) gatherCopy(ctx context.Context, c *cdc.Change) error {
 }
 
 // gatherOwners finds out which of the owner's rows would change one here: only
-// those slots are locked exclusively.
+// those slots are locked exclusively, and never one that is owned here: its users
+// would wait for the whole batch, and follow_slot leaves it as it is.
 func (b *batch) gatherOwners(ctx context.Context, owners []slotRow) error {
 	var slots []int
 	for _, o := range owners {
 		slots = append(slots, o.slot)
 	}
-	rows, err := b.conn.Query(ctx, "SELECT slot, epoch, owner, coalesce(standby, ''), coalesce(incoming, '') FROM cell.slots WHERE slot = ANY ($1)", slots)
+	rows, err := b.conn.Query(ctx, "SELECT slot, epoch, owner, coalesce(standby, ''), coalesce(incoming, ''), role = 'owner' FROM cell.slots WHERE slot = ANY ($1)", slots)
 	if err != nil {
 		return err
 	}
-	have := map[int]slotRow{}
+	have, mine := map[int]slotRow{}, map[int]bool{}
 	var o slotRow
-	if _, err := pgx.ForEachRow(rows, []any{&o.slot, &o.epoch, &o.owner, &o.standby, &o.incoming}, func() error {
-		have[o.slot] = o
+	var own bool
+	if _, err := pgx.ForEachRow(rows, []any{&o.slot, &o.epoch, &o.owner, &o.standby, &o.incoming, &own}, func() error {
+		have[o.slot], mine[o.slot] = o, own
 		return nil
 	}); err != nil {
 		return err
 	}
 	for _, o := range owners {
-		if have[o.slot] != o {
+		if have[o.slot] != o && !mine[o.slot] {
 			b.slots[o.slot] = true
 		}
 		have[o.slot] = o // the next one of this batch is compared with it

@@ -20,7 +20,8 @@ type source struct {
 	follower *cdc.Follower
 
 	session *session
-	ending  bool // copies have ended whose place the stream hasn't passed; unknown after a start: true
+	reached cdc.Position // of the last commit; zero = none since the start
+	ending  bool         // copies have ended whose place the stream hasn't passed; unknown after a start: true
 
 	holding chan struct{} // one hold at a time
 
@@ -58,6 +59,9 @@ func (s *source) pieces(ctx context.Context, changes []cdc.Change, p cdc.Positio
 		if err := s.open(ctx); err != nil {
 			return err
 		}
+		if err := s.wentBack(ctx); err != nil {
+			return err
+		}
 		s.ending = true
 		changes = s.session.stored.rest(changes, p)
 	}
@@ -85,6 +89,19 @@ func (s *source) pieces(ctx context.Context, changes []cdc.Change, p cdc.Positio
 	return nil
 }
 
+// wentBack looks, after a new connection, whether the database has what was
+// committed. One that was restored meanwhile lacks what lies between, and the
+// follower won't bring it again: all slots of this source are copied.
+func (s *source) wentBack(ctx context.Context) error {
+	if have := s.session.stored; s.reached.LSN == 0 || have.Incarnation == s.reached.Incarnation && have.LSN >= s.reached.LSN {
+		return nil
+	}
+	s.log.Error("this cell's database went back, its copies are made anew", "was", s.reached.LSN.String(), "is", s.session.stored.LSN.String())
+	_, err := s.session.conn.Exec(ctx, `UPDATE cell.standby_slots SET state = 'stopped', reason = 'this database went back', tries = 0, since = clock_timestamp()
+		WHERE source = $1`, s.zone)
+	return err
+}
+
 // piece applies what is one commit. It does nothing when a hold was set that the
 // caller didn't know of.
 func (s *source) piece(ctx context.Context, changes []cdc.Change, after cdc.Position, h *Hold) (bool, error) {
@@ -106,6 +123,7 @@ func (s *source) piece(ctx context.Context, changes []cdc.Change, after cdc.Posi
 	if err != nil {
 		return false, err
 	}
+	s.reached = b.next.Position
 	s.ending = b.ended || s.ending && after.State != cdc.Live
 	s.note(b)
 	return true, nil

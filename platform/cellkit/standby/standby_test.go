@@ -39,3 +39,32 @@ func TestCopyAndStreamBringEveryColumn(t *testing.T) {
 		t.Errorf("%s rows of a slot that isn't kept here", got)
 	}
 }
+
+// S-C10: a column is added while the cells run. The sink first: nothing stops. The
+// source first: the sink stops, says so, and goes on when it is migrated too.
+func TestScenario_C10_AColumnIsAdded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "c2")
+	c1, c2 := w.cells["c1"], w.cells["c2"]
+	c1.relay()
+	c1.add(3, 1, 1, "before")
+	c2.standby("c1")
+	w.synced(c1, c2, w.allTen()...)
+
+	for _, c := range []*cell{c2, c1} {
+		c.super("ALTER TABLE shop.things ADD COLUMN colour text")
+	}
+	c1.write(3, 1, "UPDATE shop.things SET colour = 'red' WHERE slot = 3")
+	c1.write(4, 1, "INSERT INTO shop.things (slot, id, name, colour) VALUES (4, 2, 'after', 'blue')")
+	w.synced(c1, c2, w.allTen()...)
+
+	c1.super("ALTER TABLE shop.things ADD COLUMN size int")
+	c1.write(3, 1, "UPDATE shop.things SET size = 7 WHERE slot = 3")
+	const want = "columns size of shop.things aren't known here: this cell must be migrated"
+	wait(t, func() string { return fmt.Sprint(c2.status()) }, func() bool { return c2.status().Reason == want && c2.status().State == "stopped" })
+	c2.super("ALTER TABLE shop.things ADD COLUMN size int")
+	w.synced(c1, c2, w.allTen()...)
+	if st := c2.status(); st.State != "live" || st.Gaps != 0 {
+		t.Errorf("after the migration: %+v", st)
+	}
+}
