@@ -47,6 +47,8 @@
 //	NATS down                    nothing is confirmed, Postgres keeps the WAL
 //	one stream full              it alone pauses; goes on from the WAL when there is room; detached
 //	                             when its sink stores nothing for 10 s
+//	a transaction like a stream  waits in it for the sink's room, and all with it; no longer than
+//	                             10 s for one that takes nothing
 //	a sink keeps 80 % of MaxWAL  detached alone: its stream is emptied and says why, then it copies
 //	stream deleted, rolled back  sent again from the WAL, no copy
 //	slot dropped or invalid      declared: cdc.slot, resync on each stream, copies

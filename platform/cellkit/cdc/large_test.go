@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -54,14 +55,7 @@ func TestScenario_C05_LargeTransactionOutlastsTheTimeout(t *testing.T) {
 	w.run("sink", cdc.NewFollower(o.Quick()).Run)
 	wait(t, "the first copy", func() bool { return live.Load() == 1 })
 
-	sender := func() (pid int) {
-		err := w.db.Super.QueryRow(t.Context(), "SELECT coalesce(max(active_pid), 0) FROM pg_replication_slots WHERE database = current_database() AND NOT temporary").Scan(&pid)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return pid
-	}
-	before := sender()
+	before := w.sender()
 	c.rate.Store(rows * size / 6)
 	debug.FreeOSMemory()
 	heap, most := inUse(), uint64(0)
@@ -88,7 +82,7 @@ func TestScenario_C05_LargeTransactionOutlastsTheTimeout(t *testing.T) {
 	if n := got.Load(); n != rows || sum.Load() != want {
 		t.Errorf("%d rows of %d bytes arrived, want %d of %d", n, sum.Load(), rows, want)
 	}
-	if after := sender(); after != before || before == 0 {
+	if after := w.sender(); after != before || before == 0 {
 		t.Errorf("walsender %d reads now, and %d did before: it connected again", after, before)
 	}
 	if begins.Load() != 1 {
@@ -101,6 +95,41 @@ func TestScenario_C05_LargeTransactionOutlastsTheTimeout(t *testing.T) {
 		t.Errorf("%d MB of heap for a transaction of %d MB", int64(most-heap)>>20, int64(rows*size)>>20)
 	}
 	w.released()
+}
+
+// A transaction that is larger than the stream waits there for its sink, which is
+// slower than the relay: one session, no copy.
+func TestTransactionLargerThanTheStream(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.small = 1 << 20
+	c := newCable(t, strings.TrimPrefix(w.nats.URL, "nats://"))
+	w.via = "nats://" + c.l.Addr().String()
+	w.relay(nil)
+	w.sink()
+	w.add(1, 1)
+	w.equal()
+	before := w.sender()
+	c.rate.Store(2 << 20)
+	w.write("INSERT INTO shop.things (slot, id, name) SELECT 7, n, repeat('x', 1000) || n FROM generate_series(10, 6000) n")
+	w.equal()
+	if after := w.sender(); after != before {
+		t.Errorf("walsender %d reads now, and %d did before: it connected again", after, before)
+	}
+	if w.begins != 1 {
+		t.Errorf("%d copies, want the first alone", w.begins)
+	}
+	w.released()
+}
+
+// sender is the process that sends the WAL, 0 = none.
+func (w *world) sender() (pid int) {
+	w.t.Helper()
+	err := w.db.Super.QueryRow(w.t.Context(), "SELECT coalesce(max(active_pid), 0) FROM pg_replication_slots WHERE database = current_database() AND NOT temporary").Scan(&pid)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return pid
 }
 
 func inUse() uint64 {

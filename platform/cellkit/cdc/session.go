@@ -132,7 +132,13 @@ func (s *session) readWAL(ctx context.Context) error {
 			return err
 		}
 		s.r.counted(t, m.Kind, len(rows))
-		return t.out.add(ctx, m, raw, rows, advance, tick)
+		if err := t.out.add(ctx, m, raw, rows, advance, tick); err != nil || m.Kind != KindTx || m.Chunks > 0 {
+			return err
+		}
+		return t.out.paced(ctx, func() error {
+			s.wire.moved() // it's us who keep the server waiting
+			return tick()
+		})
 	}
 	idle := func() (bool, error) { return s.idle(ctx, tick) }
 	for {

@@ -244,8 +244,10 @@ func (s *session) tend(ctx context.Context) error {
 // newcomers brings up sinks that weren't there when the session began.
 func (s *session) newcomers(ctx context.Context) error {
 	var named *slotMap
-	if err := s.do(ctx, func() { named = &slotMap{cells: slices.Clone(s.dec.known.slots.cells)} }); err != nil {
-		return err
+	look, cancel := context.WithTimeout(ctx, s.r.o.Beat)
+	defer cancel()
+	if err := s.do(look, func() { named = &slotMap{cells: slices.Clone(s.dec.known.slots.cells)} }); err != nil {
+		return ctx.Err() // nil: inside a large transaction, later
 	}
 	for _, k := range s.r.wanted(named) {
 		if slices.ContainsFunc(s.targets, func(t *target) bool { return t.sink.Name == k.Name }) {

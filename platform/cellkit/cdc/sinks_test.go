@@ -203,8 +203,9 @@ func TestNewcomerNeedsNoRestart(t *testing.T) {
 func TestDeadSinkIsDetachedAlone(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]func(w *world){
-		"its WAL":    func(w *world) { w.maxWAL = 64 << 20 },
-		"its stream": func(w *world) { w.small = 256 << 10 },
+		"its WAL":         func(w *world) { w.maxWAL = 64 << 20 },
+		"its stream":      func(w *world) { w.small = 256 << 10 },
+		"one transaction": func(w *world) { w.small = 256 << 10 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -217,9 +218,15 @@ func TestDeadSinkIsDetachedAlone(t *testing.T) {
 			c2.holds("copied", func() bool { return true })
 			c3.holds("copied", func() bool { return true })
 			w.halt(c2.sink)
+			rows := 1 // of a transaction
+			if name == "one transaction" {
+				rows = 60
+			}
 			for n := range 60 {
-				w.super(fmt.Sprintf(`DO $$ BEGIN PERFORM cell.enter(1, 1); INSERT INTO shop.things (slot, id, name, note)
-					VALUES (1, %d, 'big', (SELECT string_agg(md5((n * %d)::text), '') FROM generate_series(1, 1000) n)); END $$`, 100+n, n+7))
+				if n%rows == 0 {
+					w.super(fmt.Sprintf(`DO $$ BEGIN PERFORM cell.enter(1, 1); INSERT INTO shop.things (slot, id, name, note)
+						SELECT 1, id, 'big', (SELECT string_agg(md5((n * (id - 93))::text), '') FROM generate_series(1, 1000) n) FROM generate_series(%d, %d) id; END $$`, 100+n, 99+n+rows))
+				}
 				w.put(2, 100+n)
 				if w.maxWAL > 0 && n%10 == 0 {
 					w.super("SELECT pg_switch_wal()") // 16 MB each; the server has other tests' WAL too

@@ -49,6 +49,7 @@ type outlet struct {
 	flights []flight
 	bytes   int
 	since   time.Time // full since
+	sent    int64     // bytes since the last look for room
 	err     error
 
 	enc    encoder
@@ -214,6 +215,7 @@ func (o *outlet) try() error {
 	o.seq++
 	o.flights = append(o.flights, flight{ack, o.pos, len(o.body)})
 	o.bytes += len(o.body)
+	o.sent += int64(len(o.body))
 	o.body, o.count = nil, 0
 	return nil
 }
@@ -304,13 +306,65 @@ func (o *outlet) drain(ctx context.Context) error {
 
 // room says whether the stream could take much more.
 func (o *outlet) room(ctx context.Context) (bool, error) {
+	n, err := o.held(ctx)
+	return n < o.bound/2, err
+}
+
+// held is how many bytes are in the stream.
+func (o *outlet) held(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	info, err := o.stream.Info(ctx)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
-	return int64(info.State.Bytes) < o.bound/2, nil
+	return int64(info.State.Bytes), nil
+}
+
+// paced waits inside a large transaction until the stream has room, as long as
+// its sink takes something. Were it to fill up, the transaction would begin again,
+// and one that is larger than the stream would for ever.
+func (o *outlet) paced(ctx context.Context, alive func() error) error {
+	o.mu.Lock()
+	sent := o.sent
+	o.mu.Unlock()
+	if sent < o.bound/4 {
+		return nil
+	}
+	for least, since := int64(-1), time.Now(); o.takes(); {
+		inFlight, err := o.settled()
+		if err != nil {
+			return err
+		}
+		if inFlight == 0 {
+			n, err := o.held(ctx)
+			switch {
+			case err != nil:
+				return err
+			case n < o.bound/2:
+				o.mu.Lock()
+				o.sent = 0
+				o.mu.Unlock()
+				return nil
+			case least < 0 || n < least:
+				least, since = n, time.Now()
+			case time.Since(since) > fullLimit: // the others have waited enough
+				o.mu.Lock()
+				if o.state.CompareAndSwap(attached, full) {
+					o.since, o.body, o.count = since, nil, 0
+				}
+				o.mu.Unlock()
+				return nil
+			}
+		}
+		if err := alive(); err != nil {
+			return err
+		}
+		if sleep(ctx, 5*time.Millisecond); ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 
 // cut detaches the stream: what is in it goes, and the sink finds the reason there.
