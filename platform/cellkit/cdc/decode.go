@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pglogrepl"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // slotsTable says where a slot's changes go. It is itself sent to whom it concerns.
@@ -58,6 +59,8 @@ type target struct {
 	resync  string
 
 	asked chan struct{} // a copy
+
+	messages, counted prometheus.Counter // transactions, and their rows
 }
 
 // decoder makes messages of pgoutput's, for every sink at once. It holds at most

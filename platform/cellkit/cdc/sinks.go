@@ -116,7 +116,11 @@ func (s *session) bring(ctx context.Context, k Sink) (*target, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &target{sink: k, out: out, asked: make(chan struct{}, 1)}
+	m := s.r.metrics
+	t := &target{
+		sink: k, out: out, asked: make(chan struct{}, 1),
+		messages: m.messages.WithLabelValues(k.Name, string(KindTx)), counted: m.rows.WithLabelValues(k.Name, string(KindTx)),
+	}
 	if state == "attached" {
 		pos := s.slot.confirmed
 		if was, ok := s.r.kept[k.Name]; ok && was.seq == out.seq && s.r.keptOf == s.identity.Incarnation {
