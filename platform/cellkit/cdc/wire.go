@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -30,7 +31,13 @@ func (r *Relay) connect(ctx context.Context) (*pgconn.PgConn, *frames, error) {
 		return pgproto3.NewFrontend(f, out)
 	}
 	conn, err := pgconn.ConnectConfig(ctx, cfg)
-	return conn, f, err
+	if err != nil {
+		return nil, nil, err
+	}
+	if c, ok := conn.Conn().(syscall.Conn); ok {
+		f.raw, _ = c.SyscallConn() // nil without one
+	}
+	return conn, f, nil
 }
 
 func closeConn(ctx context.Context, conn *pgconn.PgConn) {
@@ -54,6 +61,7 @@ type frames struct {
 	left   int // of the message that Read has begun
 	stream bool
 	last   time.Time
+	raw    syscall.RawConn // the connection, nil = not known
 }
 
 const headBytes = 5 // a letter, and the length that counts itself but not the letter
@@ -82,7 +90,9 @@ func (f *frames) Read(p []byte) (int, error) {
 func (f *frames) fill() error {
 	if f.stream {
 		if wait := coarseStep - time.Since(f.last); wait > 0 {
+			f.wakeAt(len(f.buf))
 			time.Sleep(wait)
+			f.wakeAt(1)
 		}
 	}
 	if f.r > 0 {
@@ -99,6 +109,15 @@ func (f *frames) fill() error {
 		return nil
 	}
 	return err
+}
+
+// wakeAt has the kernel wake this process only for so many bytes. The runtime
+// waits for all connections while a goroutine sleeps, so each of the server's
+// messages would cost both sides a wake-up that serves nobody.
+func (f *frames) wakeAt(bytes int) {
+	if f.raw != nil { // where it can't be set, that is all that is lost
+		_ = f.raw.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVLOWAT, bytes) })
+	}
 }
 
 // next gives a message that is whole in the buffer, valid until the next fill.
