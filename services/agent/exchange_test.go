@@ -3,10 +3,8 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http/httptest"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
@@ -144,23 +142,6 @@ func TestStandbyChangeWaitsForWhoIsInside(t *testing.T) {
 	}
 	if got := b.row(t, 10) + ", " + b.row(t, 11); got != "c1 c3 - owner 1 active, c2 - - none 2 active" {
 		t.Errorf("after the writer: %s", got)
-	}
-}
-
-// waitFor asks until a query gives true.
-func (b *bench) waitFor(t *testing.T, sql string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	err := pg.RetryDeadline(ctx, func(ctx context.Context) error {
-		var ok bool
-		if err := b.db.Super.QueryRow(ctx, sql).Scan(&ok); err != nil || !ok {
-			return fmt.Errorf("not yet: %w", errors.Join(err))
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatalf("%s: %v", sql, err)
 	}
 }
 
