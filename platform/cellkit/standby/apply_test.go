@@ -321,7 +321,7 @@ func TestChunksOfATransactionComeTogether(t *testing.T) {
 	three := chunk(3, 3, thing(1, 1, 1, 3, "c", nil))
 	for _, batches := range [][][]cdc.Change{{{one}, {two}, {three}}, {{one, two}, {one, two, three}}, {{one}, {one, two}, {two, three}}} {
 		h.super("BEGIN; SET LOCAL session_replication_role = replica; DELETE FROM shop.things; UPDATE cell.watermarks SET position = position || $${\"lsn\": \"0/3E8\"}$$; COMMIT")
-		h.a.Close("c1")
+		h.a.Restart("c1")
 		for i, b := range batches {
 			h.pos = b[len(b)-1].After
 			h.give(b...)
@@ -355,4 +355,22 @@ func TestUnknownColumnStopsUntilTheMigration(t *testing.T) {
 	h.give(c)
 	h.things("(1,1,1,7,a,,new,3)", "(2,1,1,8,b,,,3)")
 	h.state("0-9 in_sync")
+}
+
+// This cell's database is restored while the agent lives: what lies between the
+// backup and the follower's position doesn't come again.
+func TestOwnDatabaseWentBack(t *testing.T) {
+	t.Parallel()
+	h := newHand(t)
+	h.ready()
+	h.give(h.tx(thing(1, 1, 1, 1, "a", nil)))
+	h.a.Close("c1") // a connection that broke alone costs nothing
+	h.give(h.tx(thing(1, 1, 1, 2, "b", nil)))
+	h.state("0-9 in_sync")
+	h.super(`BEGIN; SET LOCAL session_replication_role = replica; DELETE FROM shop.things;
+		UPDATE cell.watermarks SET position = position || '{"lsn": "0/1"}'; COMMIT`)
+	h.a.Close("c1")
+	h.give(h.tx(thing(1, 1, 1, 3, "c", nil)))
+	h.state("0-9 stopped this database went back")
+	h.things()
 }

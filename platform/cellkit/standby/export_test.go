@@ -17,3 +17,9 @@ func (a *Applier) Apply(ctx context.Context, zone string, changes []cdc.Change, 
 
 // Close ends a source's connection.
 func (a *Applier) Close(zone string) { a.sources[zone].close() }
+
+// Restart does to a source what a restart of the process does.
+func (a *Applier) Restart(zone string) {
+	a.sources[zone].close()
+	a.sources[zone].reached = cdc.Position{}
+}

@@ -24,6 +24,7 @@ type Hold struct {
 	aim  chan struct{} // closed when bound is set
 	done chan struct{} // closed when nobody is to wait any more
 	once sync.Once
+	from cdc.Position // stored when the source was held
 
 	mu          sync.Mutex
 	incarnation string
@@ -61,6 +62,12 @@ func (a *Applier) Hold(ctx context.Context, zone string) (*Hold, error) {
 	s.commit.Lock()
 	s.gate = h
 	s.commit.Unlock()
+	at, _, err := readStored(ctx, a.o.Pool, zone) // nothing is committed now
+	if err != nil {
+		h.Release()
+		return nil, err
+	}
+	h.from = at.Position
 	time.AfterFunc(holdLimit, func() {
 		select {
 		case <-h.aim:
@@ -83,17 +90,8 @@ func (h *Hold) At(ctx context.Context, incarnation string, lsn cdc.LSN) (snapsho
 	h.incarnation, h.lsn = incarnation, lsn
 	close(h.aim)
 	h.mu.Unlock()
-	at, have, err := readStored(ctx, h.s.a.o.Pool, h.s.zone)
-	switch {
-	case err != nil:
-		return "", err
-	case have && at.Incarnation == incarnation && at.LSN > lsn:
-		select {
-		case r := <-h.result: // it has been there, and has gone on
-			return r.snapshot, r.err
-		default:
-			return "", ErrPassed
-		}
+	if h.from.Incarnation == incarnation && h.from.LSN > lsn {
+		return "", ErrPassed
 	}
 	select {
 	case r := <-h.result:
