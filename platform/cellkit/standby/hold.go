@@ -20,7 +20,8 @@ const holdLimit = 3 * time.Second
 // then lock at the owner and read its position, then At. The other sources go on.
 type Hold struct {
 	s    *source
-	conn *pgx.Conn
+	use  sync.Mutex    // of conn
+	conn *pgx.Conn     // nil once released
 	aim  chan struct{} // closed when bound is set
 	done chan struct{} // closed when nobody is to wait any more
 	once sync.Once
@@ -107,9 +108,12 @@ func (h *Hold) At(ctx context.Context, incarnation string, lsn cdc.LSN) (snapsho
 func (h *Hold) Release() {
 	h.once.Do(func() {
 		h.let()
+		h.use.Lock() // the source may be about to take the snapshot that nobody waits for
+		defer h.use.Unlock()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_ = h.conn.Close(ctx) // the server notices either way
+		h.conn = nil
 		<-h.s.holding
 	})
 }
@@ -166,11 +170,7 @@ func (s *source) take(ctx context.Context, h *Hold) {
 	case at.State != cdc.Live:
 		r.err = errors.New("the whole source is being copied")
 	default:
-		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-		defer cancel()
-		if _, r.err = h.conn.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"); r.err == nil {
-			r.err = h.conn.QueryRow(ctx, "SELECT pg_export_snapshot()").Scan(&r.snapshot)
-		}
+		r.snapshot, r.err = h.export(ctx)
 	}
 	h.result <- r
 	s.commit.Lock()
@@ -178,6 +178,22 @@ func (s *source) take(ctx context.Context, h *Hold) {
 		s.gate = nil
 	}
 	s.commit.Unlock()
+}
+
+// export begins a transaction and exports its snapshot.
+func (h *Hold) export(ctx context.Context) (snapshot string, err error) {
+	h.use.Lock()
+	defer h.use.Unlock()
+	if h.conn == nil {
+		return "", errors.New("the hold is over")
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if _, err := h.conn.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"); err != nil {
+		return "", err
+	}
+	err = h.conn.QueryRow(ctx, "SELECT pg_export_snapshot()").Scan(&snapshot)
+	return snapshot, err
 }
 
 // connectPlain opens a connection of the applier's role that reads.
