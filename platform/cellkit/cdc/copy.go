@@ -113,6 +113,8 @@ var errDetached = errors.New("the sink is detached")
 // What commits after it comes in the stream beside, and is newer.
 func (s *session) copy(ctx context.Context, t *target, a ask, attempt int) error {
 	r, sink := s.r, t.sink.Name
+	t.copying.Store(true)
+	defer t.copying.Store(false)
 	if err := r.store.began(ctx, sink, a.ID, attempt); err != nil {
 		return err
 	}

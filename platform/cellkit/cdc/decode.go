@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -58,7 +59,8 @@ type target struct {
 	chunk   int
 	resync  string
 
-	asked chan struct{} // a copy
+	asked   chan struct{} // a copy
+	copying atomic.Bool   // one is being made
 
 	messages, counted prometheus.Counter // transactions, and their rows
 }

@@ -228,6 +228,9 @@ func (s *session) tend(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
+			if room && behind <= limit/2 && copiesBeside(targets, t) {
+				continue
+			}
 			if room {
 				return errAgain
 			}
@@ -243,6 +246,14 @@ func (s *session) tend(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// copiesBeside says that another sink takes a copy, which would begin anew with the
+// session: a slow sink must not keep it from ending.
+func copiesBeside(targets []*target, t *target) bool {
+	return slices.ContainsFunc(targets, func(o *target) bool {
+		return o != t && o.copying.Load() && o.out.state.Load() == attached
+	})
 }
 
 // newcomers brings up sinks that weren't there when the session began.

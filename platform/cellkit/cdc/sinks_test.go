@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -256,6 +257,64 @@ func TestDeadSinkIsDetachedAlone(t *testing.T) {
 
 // S-C03: a COPY of 10,000 rows, killed inside: all of them arrive, once more or
 // not, and a transaction's end only after them.
+// A sink that was full has room again, while another takes its copy: that one isn't
+// begun anew.
+func TestCopyGoesOnBesideAFullSink(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.small = 256 << 10
+	for slot, cell := range map[int]string{1: "c2", 2: "c3", 3: "c4"} {
+		w.standby(slot, cell, "")
+	}
+	w.put(2, 1)
+	inside, goOn := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(goOn) })
+	t.Cleanup(release)
+	var hold atomic.Bool
+	var once sync.Once
+	w.relay(func(step string) error {
+		if step == "copy-copy" && hold.Load() {
+			once.Do(func() { close(inside); <-goOn })
+		}
+		return nil
+	})
+	c2, c4 := w.taker("c2"), w.taker("c4")
+	c2.holds("copied", func() bool { return true })
+	c4.holds("copied", func() bool { return true })
+	w.halt(c2.sink)
+	for n := range 15 { // half a megabyte
+		w.super(fmt.Sprintf(`DO $$ BEGIN PERFORM cell.enter(1, 1); INSERT INTO shop.things (slot, id, name, note)
+			VALUES (1, %d, 'big', (SELECT string_agg(md5((n * %d)::text), '') FROM generate_series(1, 1000) n)); END $$`, 100+n, 7+n))
+	}
+	hold.Store(true)
+	c3 := w.taker("c3")
+	<-inside
+	w.follow(c2)
+	stream, err := w.js().Stream(t.Context(), cdc.StreamName(c2.sink))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "c2's stream is never empty", func() bool {
+		info, err := stream.Info(t.Context())
+		return err == nil && info.State.Msgs == 0
+	})
+	at := func() cdc.LSN {
+		c4.mu.Lock()
+		defer c4.mu.Unlock()
+		return c4.pos.LSN
+	}
+	for range 4 { // heartbeats: with each of them the relay looks after its sinks
+		last := at()
+		wait(t, "the relay stands still", func() bool { return at() > last })
+	}
+	release()
+	c3.holds("copied", func() bool { return c3.has(2, 1) })
+	c2.holds("what it missed", func() bool { return c2.has(1, 114) })
+	if c3.begins != 1 {
+		t.Errorf("c3 took %d copies, want one", c3.begins)
+	}
+}
+
 func TestScenario_C03_KilledInsideACopy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
