@@ -1,10 +1,12 @@
 package user
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
 
+	"example.com/cellmart/platform/cellkit/call"
 	"example.com/cellmart/platform/cellkit/errs"
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/cellkit/transfer"
@@ -57,27 +59,12 @@ func (s *service) handleStatement(c echo.Context) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-func (s *service) handleDeposit(c echo.Context) error {
-	r, err := actor(c)
-	if err != nil {
-		return err
-	}
-	key, err := web.IdempotencyKey(c)
-	if err != nil {
-		return err
-	}
-	var in userapi.DepositRequest
-	if err := web.Bind(c, &in); err != nil {
-		return err
-	}
-	rec, replayed, err := s.deposit(c.Request().Context(), r, key, in)
-	if err != nil {
-		return err
-	}
-	return recorded(c, rec, replayed)
-}
+func (s *service) handleDeposit(c echo.Context) error { return keyed(c, s.deposit) }
 
-func (s *service) handleWithdraw(c echo.Context) error {
+func (s *service) handleWithdraw(c echo.Context) error { return keyed(c, s.withdraw) }
+
+// keyed is a request that takes effect once for each Idempotency-Key.
+func keyed[In any](c echo.Context, do func(context.Context, call.Route, string, In) (pg.Record, bool, error)) error {
 	r, err := actor(c)
 	if err != nil {
 		return err
@@ -86,11 +73,11 @@ func (s *service) handleWithdraw(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	var in userapi.WithdrawalRequest
+	var in In
 	if err := web.Bind(c, &in); err != nil {
 		return err
 	}
-	rec, replayed, err := s.withdraw(c.Request().Context(), r, key, in)
+	rec, replayed, err := do(c.Request().Context(), r, key, in)
 	if err != nil {
 		return err
 	}
@@ -131,30 +118,16 @@ func recorded(c echo.Context, rec pg.Record, replayed bool) error {
 }
 
 func (s *service) handlePay(c echo.Context) error {
-	r, err := actor(c)
-	if err != nil {
-		return err
-	}
-	key, err := web.IdempotencyKey(c)
-	if err != nil {
-		return err
-	}
-	var in userapi.TransferRequest
-	if err := web.Bind(c, &in); err != nil {
-		return err
-	}
-	var seen *confirmation
-	if in.Confirm != "" {
-		seen = &confirmation{}
-		if err := web.DecodeCursor(s.confirmKey(), in.Confirm, seen); err != nil {
-			return userapi.ErrConfirm.Because(err)
+	return keyed(c, func(ctx context.Context, r call.Route, key string, in userapi.TransferRequest) (pg.Record, bool, error) {
+		var seen *confirmation
+		if in.Confirm != "" {
+			seen = &confirmation{}
+			if err := web.DecodeCursor(s.confirmKey(), in.Confirm, seen); err != nil {
+				return pg.Record{}, false, userapi.ErrConfirm.Because(err)
+			}
 		}
-	}
-	rec, replayed, err := s.pay(c.Request().Context(), r, key, in, seen)
-	if err != nil {
-		return err
-	}
-	return recorded(c, rec, replayed)
+		return s.pay(ctx, r, key, in, seen)
+	})
 }
 
 func (s *service) handleTransfers(c echo.Context) error {

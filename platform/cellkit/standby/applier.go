@@ -1,11 +1,10 @@
 package standby
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -116,14 +115,11 @@ func (a *Applier) keep(ctx context.Context) {
 	said := ""
 	for ctx.Err() == nil {
 		pause(ctx, a.o.look)
-		var trouble error
-		for _, zone := range slices.Sorted(maps.Keys(a.sources)) {
-			if err := a.sources[zone].wish(ctx); err != nil {
-				trouble = err
+		all, trouble := a.show(ctx)
+		for _, st := range all {
+			if s := a.sources[st.Source]; s != nil && st.Copying+st.Stopped > 0 {
+				trouble = cmp.Or(trouble, s.wish(ctx))
 			}
-		}
-		if err := a.show(ctx); err != nil {
-			trouble = err
 		}
 		if trouble == nil || ctx.Err() != nil {
 			said = ""

@@ -171,13 +171,13 @@ func (s *source) finish(st *Status) {
 	}
 }
 
-// show brings the gauges to what is.
-func (a *Applier) show(ctx context.Context) error {
+// show brings the gauges to what is, and gives it.
+func (a *Applier) show(ctx context.Context) ([]Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	all, err := a.Status(ctx)
 	if err != nil {
-		return fmt.Errorf("status: %w", err)
+		return nil, fmt.Errorf("status: %w", err)
 	}
 	for _, st := range all {
 		lag := math.Inf(1)
@@ -189,5 +189,5 @@ func (a *Applier) show(ctx context.Context) error {
 			a.metrics.slots.WithLabelValues(st.Source, state).Set(float64(n))
 		}
 	}
-	return nil
+	return all, nil
 }

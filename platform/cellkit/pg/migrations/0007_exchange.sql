@@ -1,6 +1,25 @@
 -- +goose Up
 -- Exchange of standbys (P4.2): the incoming one is brought there beside the old one, which goes when the table says so.
 
+-- Standbys of slots whose owner and epoch stay. The caller holds their exclusive locks. Returns how many changed.
+-- +goose StatementBegin
+CREATE FUNCTION cell.take_standbys(p_slots int[], p_owners text[], p_standbys text[], p_epochs bigint[]) RETURNS int
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  me text := (SELECT cell FROM cell.identity);
+  n  int;
+BEGIN
+  UPDATE cell.slots s
+    SET standby = nullif(u.standby, ''), incoming = nullif(s.incoming, u.standby), changed_at = now(),
+        role = CASE me WHEN s.owner THEN s.role WHEN nullif(u.standby, '') THEN 'standby' WHEN nullif(s.incoming, u.standby) THEN 'incoming' ELSE 'none' END
+    FROM unnest(p_slots, p_owners, p_standbys, p_epochs) AS u(slot, owner, standby, epoch)
+    WHERE s.slot = u.slot AND u.epoch = s.epoch AND u.owner = s.owner AND s.state <> 'given'
+      AND nullif(u.standby, '') IS DISTINCT FROM s.standby;
+  GET DIAGNOSTICS n = ROW_COUNT;
+  RETURN n;
+END $$;
+-- +goose StatementEnd
+
 -- As before, and a newer table also changes a slot's standby at an equal epoch. It never changes the owner there, nor a
 -- slot that was given away (that counts as the next epoch), nor one that somebody owns whom the table doesn't name.
 -- The slots to which this cell is something, before or after, change under their exclusive lock, ascending: nobody is
@@ -26,13 +45,7 @@ BEGIN
             AND (s.role <> 'none' OR me IN (u.owner, u.standby))
           ORDER BY u.slot) t;
   -- Statements of their own: they see what was committed before the locks came.
-  UPDATE cell.slots s
-    SET standby = nullif(u.standby, ''), incoming = nullif(s.incoming, u.standby), changed_at = now(),
-        role = CASE me WHEN s.owner THEN s.role WHEN nullif(u.standby, '') THEN 'standby' WHEN nullif(s.incoming, u.standby) THEN 'incoming' ELSE 'none' END
-    FROM unnest(p_slots, p_owners, p_standbys, p_epochs) AS u(slot, owner, standby, epoch)
-    WHERE s.slot = u.slot AND u.epoch = s.epoch AND u.owner = s.owner AND s.state <> 'given'
-      AND nullif(u.standby, '') IS DISTINCT FROM s.standby;
-  GET DIAGNOSTICS m = ROW_COUNT;
+  m := cell.take_standbys(p_slots, p_owners, p_standbys, p_epochs);
   INSERT INTO cell.slots AS s (slot, epoch, owner, standby, role)
     SELECT u.slot, u.epoch, u.owner, nullif(u.standby, ''),
            CASE me WHEN u.owner THEN 'owner' WHEN nullif(u.standby, '') THEN 'standby' ELSE 'none' END
@@ -60,7 +73,6 @@ RETURNS int
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   me text := (SELECT cell FROM cell.identity);
-  n  int;
 BEGIN
   PERFORM pg_advisory_xact_lock(4402);
   PERFORM FROM cell.route WHERE version < p_version AND begun <= p_version;
@@ -72,14 +84,7 @@ BEGIN
           WHERE u.epoch = s.epoch AND u.owner = s.owner AND s.state <> 'given' AND nullif(u.standby, '') IS DISTINCT FROM s.standby
             AND (s.role <> 'none' OR me IN (u.owner, u.standby))
           ORDER BY u.slot) t;
-  UPDATE cell.slots s
-    SET standby = nullif(u.standby, ''), incoming = nullif(s.incoming, u.standby), changed_at = now(),
-        role = CASE me WHEN s.owner THEN s.role WHEN nullif(u.standby, '') THEN 'standby' WHEN nullif(s.incoming, u.standby) THEN 'incoming' ELSE 'none' END
-    FROM unnest(p_slots, p_owners, p_standbys, p_epochs) AS u(slot, owner, standby, epoch)
-    WHERE s.slot = u.slot AND u.epoch = s.epoch AND u.owner = s.owner AND s.state <> 'given'
-      AND nullif(u.standby, '') IS DISTINCT FROM s.standby;
-  GET DIAGNOSTICS n = ROW_COUNT;
-  RETURN n;
+  RETURN cell.take_standbys(p_slots, p_owners, p_standbys, p_epochs);
 END $$;
 -- +goose StatementEnd
 
@@ -123,7 +128,7 @@ BEGIN
   RETURN n;
 END $$;
 -- +goose StatementEnd
-REVOKE ALL ON FUNCTION cell.set_incoming(int[], text), cell.change_standbys(bigint, int[], text[], text[], bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION cell.set_incoming(int[], text), cell.take_standbys(int[], text[], text[], bigint[]), cell.change_standbys(bigint, int[], text[], text[], bigint[]) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION cell.set_incoming(int[], text), cell.change_standbys(bigint, int[], text[], text[], bigint[]) TO cellmart_agent;
 
 -- Reads at a standby are sent home: what may be read there, and how it is marked, goes by rules that don't exist yet
