@@ -255,8 +255,6 @@ func TestDeadSinkIsDetachedAlone(t *testing.T) {
 	}
 }
 
-// S-C03: a COPY of 10,000 rows, killed inside: all of them arrive, once more or
-// not, and a transaction's end only after them.
 // A sink that was full has room again, while another takes its copy: that one isn't
 // begun anew.
 func TestCopyGoesOnBesideAFullSink(t *testing.T) {
@@ -315,6 +313,8 @@ func TestCopyGoesOnBesideAFullSink(t *testing.T) {
 	}
 }
 
+// S-C03: a COPY of 10,000 rows, killed inside: all of them arrive, once more or
+// not, and a transaction's end only after them.
 func TestScenario_C03_KilledInsideACopy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
