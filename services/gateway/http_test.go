@@ -61,6 +61,9 @@ func TestBadInputCostsNoCall(t *testing.T) {
 	}
 	number := numbers.Encode(w.userOf("c1"))
 	typo := "0" + number[1:]
+	if typo == number {
+		typo = "1" + number[1:]
+	}
 	own, far := as("user", w.userOf("c1")), as("user", w.userOf("c2"))
 	long := `{"note":"` + strings.Repeat("x", 64<<10) + `"}`
 	for _, tc := range []struct {

@@ -260,7 +260,7 @@ func (c *cellModel) process(ctx context.Context, name string, want int64) {
 	var running sync.WaitGroup
 	running.Go(func() { _ = client.Run(life) })
 	left := c.chance(60_000)
-	for left > 0 && c.given() < want && c.count.twice.Load() == 0 && ctx.Err() == nil {
+	for left > 0 && !c.enough(want) && c.count.twice.Load() == 0 && ctx.Err() == nil {
 		for range c.chance(400) {
 			i, err := client.Next(idgenapi.Order, 9)
 			if err != nil {
@@ -277,7 +277,12 @@ func (c *cellModel) process(ctx context.Context, name string, want int64) {
 	running.Wait()
 }
 
-func (c *cellModel) given() int64 { return c.count.segment.Load() + c.count.fallback.Load() }
+// enough says that want IDs are out, and some of either source; or that a source
+// gave none in twenty times as many.
+func (c *cellModel) enough(want int64) bool {
+	segment, fallback := c.count.segment.Load(), c.count.fallback.Load()
+	return segment+fallback >= 20*want || segment+fallback >= want && segment > 0 && fallback > 0
+}
 
 func (c *cellModel) mark(i id.ID) {
 	key := i.Seq()
@@ -298,7 +303,7 @@ func (c *cellModel) mark(i id.ID) {
 }
 
 // run has twelve processes at a time, four more than there are machines, until
-// want IDs are out; event happens every few seconds. It ends early at the first
+// want IDs are out of both sources; event happens every few seconds. It ends early at the first
 // ID that was given twice.
 func (c *cellModel) run(t *testing.T, want int64, event func()) int64 {
 	t.Helper()
@@ -318,7 +323,7 @@ func (c *cellModel) run(t *testing.T, want int64, event func()) int64 {
 	})
 	for p := range 12 {
 		wg.Go(func() {
-			for n := 0; c.given() < want && c.count.twice.Load() == 0 && ctx.Err() == nil; n++ {
+			for n := 0; !c.enough(want) && c.count.twice.Load() == 0 && ctx.Err() == nil; n++ {
 				c.process(ctx, fmt.Sprintf("c5/order/%d-%d", p, n), want)
 			}
 		})

@@ -180,7 +180,7 @@ func TestConfirm(t *testing.T) {
 		"another amount":   w.as(ann, "POST", "/api/v1/transfers", body(bob, 101, "CNY", p.Confirm), "k"),
 		"another currency": w.as(ann, "POST", "/api/v1/transfers", body(bob, 100, "USD", p.Confirm), "k"),
 		"another payer":    w.as(eve.ID, "POST", "/api/v1/transfers", body(bob, 100, "CNY", p.Confirm), "k"),
-		"tampered":         w.as(ann, "POST", "/api/v1/transfers", body(bob, 100, "CNY", "B"+p.Confirm[1:]), "k"),
+		"tampered":         w.as(ann, "POST", "/api/v1/transfers", body(bob, 100, "CNY", tampered(p.Confirm)), "k"),
 	} {
 		if a.status != 422 || !strings.Contains(a.body, "NOT_CONFIRMED") {
 			t.Errorf("%s = %d %s", what, a.status, a.body)
