@@ -51,7 +51,7 @@ func (s *Service) askHolds(ctx context.Context, tx *pg.Tx, o Order, kind string)
 		body := inventoryapi.Reserve{
 			Hold: h.ID, Order: o.ID, BuyerSlot: tx.Slot, Seller: h.Seller, Lines: o.linesOf(h.Seller), TTL: s.holdTTL,
 		}
-		if err := s.send(ctx, tx, kind, h, body); err != nil {
+		if err := s.send(ctx, tx, kind, h, body, kind == inventoryapi.KindReserve); err != nil {
 			return err
 		}
 	}
@@ -59,23 +59,24 @@ func (s *Service) askHolds(ctx context.Context, tx *pg.Tx, o Order, kind string)
 }
 
 // releaseHolds sends RELEASE for every hold that isn't over at its home. One that
-// was never asked for, or is confirmed, is released all the same.
-func (s *Service) releaseHolds(ctx context.Context, tx *pg.Tx, o Order) error {
+// was never asked for, or is confirmed, is released all the same. early: no CONFIRM
+// was ever written, so the holds would also have ended by themselves.
+func (s *Service) releaseHolds(ctx context.Context, tx *pg.Tx, o Order, early bool) error {
 	for _, h := range o.Holds {
 		if h.State == HoldRefused || h.State == HoldGone {
 			continue
 		}
-		if err := s.send(ctx, tx, inventoryapi.KindRelease, h, inventoryapi.Release{Hold: h.ID, Order: o.ID}); err != nil {
+		if err := s.send(ctx, tx, inventoryapi.KindRelease, h, inventoryapi.Release{Hold: h.ID, Order: o.ID}, early); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Service) send(ctx context.Context, tx *pg.Tx, kind string, h Hold, body any) error {
+func (s *Service) send(ctx context.Context, tx *pg.Tx, kind string, h Hold, body any, early bool) error {
 	tx.AfterCommit(s.poke)
 	return bus.Send(ctx, tx, bus.Request{
 		Service: inventoryapi.Service, Kind: kind, Key: bus.IDKey(h.ID), To: h.Slot, Body: body, ReplyService: orderapi.Service,
-		Trace: call.RequestID(ctx),
+		Trace: call.RequestID(ctx), Early: early,
 	})
 }

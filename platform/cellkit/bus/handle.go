@@ -190,7 +190,7 @@ func (c *Consumer) request(ctx context.Context, tx *pg.Tx, m Message) (Result, e
 	// It may have been parked before, when whatever it needed wasn't there.
 	b.Queue("UPDATE cell.parked SET resolved_at = now() WHERE slot = $1 AND from_slot = $2 AND id = $3 AND digest = $4 AND resolved_at IS NULL",
 		tx.Slot, m.From, m.ID, digest(m))
-	queueReply(b, tx.Slot, m, answer.Kind, body)
+	queueReply(b, tx.Slot, m, answer.Kind, body, answer.Early)
 	return Result{Outcome: Handled}, tx.SendBatch(ctx, b).Close()
 }
 
@@ -211,16 +211,16 @@ func (c *Consumer) repeat(ctx context.Context, tx *pg.Tx, m Message, print []byt
 		return Result{Outcome: Duplicate}, nil
 	}
 	b := &pgx.Batch{}
-	queueReply(b, tx.Slot, m, kind, body)
+	queueReply(b, tx.Slot, m, kind, body, false)
 	return Result{Outcome: Duplicate}, tx.SendBatch(ctx, b).Close()
 }
 
 // queueReply writes the reply, or touches the one that is there: either makes
 // its relay note.
-func queueReply(b *pgx.Batch, slot routing.Slot, m Message, kind string, body []byte) {
-	b.Queue(`INSERT INTO cell.outbox (slot, id, to_slot, service, kind, key, body, reply_to, trace)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (slot, id) DO UPDATE SET trace = excluded.trace`,
-		slot, ReplyID(m.From, m.ID), m.From, m.ReplyService, kind, m.Key, body, m.ID, m.Trace)
+func queueReply(b *pgx.Batch, slot routing.Slot, m Message, kind string, body []byte, early bool) {
+	b.Queue(`INSERT INTO cell.outbox (slot, id, to_slot, service, kind, key, body, reply_to, trace, early)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (slot, id) DO UPDATE SET trace = excluded.trace`,
+		slot, ReplyID(m.From, m.ID), m.From, m.ReplyService, kind, m.Key, body, m.ID, m.Trace, early)
 }
 
 // ReplyID is the id of the reply to a request. It has the slot the request came

@@ -50,12 +50,17 @@ type Request struct {
 	Body         any
 	ReplyService string // who handles the reply here
 	Trace        string
+
+	// Early says that the request may leave before the slot's standby has it (P4.1):
+	// only what expires by itself, so that nothing final is built on it.
+	Early bool
 }
 
 // Reply is a handler's answer. Every kind has a final one.
 type Reply struct {
-	Kind string // transfer.credited
-	Body any
+	Kind  string // transfer.credited
+	Body  any
+	Early bool // as Request.Early; a reply that is made again from the inbox is held
 }
 
 // Handler takes a request, once for each message id, in a transaction that has
@@ -88,9 +93,9 @@ func Send(ctx context.Context, tx *pg.Tx, r Request) error {
 	if err != nil {
 		return fmt.Errorf("body of %s: %w", r.Kind, err)
 	}
-	_, err = tx.Exec(ctx, `INSERT INTO cell.outbox (slot, id, to_slot, service, kind, key, body, reply_service, trace)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (slot, id) DO NOTHING`,
-		tx.Slot, MessageID(r.Kind, r.Key), r.To, r.Service, r.Kind, r.Key, body, r.ReplyService, r.Trace)
+	_, err = tx.Exec(ctx, `INSERT INTO cell.outbox (slot, id, to_slot, service, kind, key, body, reply_service, trace, early)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (slot, id) DO NOTHING`,
+		tx.Slot, MessageID(r.Kind, r.Key), r.To, r.Service, r.Kind, r.Key, body, r.ReplyService, r.Trace, r.Early)
 	return err
 }
 
