@@ -36,6 +36,16 @@ type Body struct {
 	Currency string `json:"currency"`
 	Memo     string `json:"memo,omitempty"`
 	OrderID  id.ID  `json:"order,omitempty"`
+
+	At time.Time `json:"at,omitzero"` // of the transfer's beginning: the hour that both sides count it in
+}
+
+// begun is At, or nil when the message doesn't have it.
+func (b Body) begun() *time.Time {
+	if b.At.IsZero() {
+		return nil
+	}
+	return &b.At
 }
 
 // Answer is the destination's row.
@@ -108,9 +118,9 @@ func decide(ctx context.Context, tx *pg.Tx, m bus.Message, b Body, q Question, p
 	if err != nil {
 		return Credit{}, bus.Park(err)
 	}
-	tag, err := tx.Exec(ctx, `INSERT INTO cell.credits (slot, transfer_id, kind, user_id, from_user, from_slot, amount, currency, state, reason, memo)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (slot, transfer_id) DO NOTHING`,
-		tx.Slot, b.Transfer, b.Kind, b.To, b.From, m.From, b.Amount, b.Currency, j.Verdict, j.Reason, b.Memo)
+	tag, err := tx.Exec(ctx, `INSERT INTO cell.credits (slot, transfer_id, kind, user_id, from_user, from_slot, amount, currency, state, reason, memo, begun_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (slot, transfer_id) DO NOTHING`,
+		tx.Slot, b.Transfer, b.Kind, b.To, b.From, m.From, b.Amount, b.Currency, j.Verdict, j.Reason, b.Memo, b.begun())
 	if err != nil {
 		return Credit{}, err
 	}

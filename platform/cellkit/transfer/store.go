@@ -202,7 +202,7 @@ func save(ctx context.Context, tx *pg.Tx, t Transfer, next State, reason string)
 // send puts a question to the destination into the outbox.
 func send(ctx context.Context, tx *pg.Tx, kind string, t Transfer) error {
 	return bus.Send(ctx, tx, bus.Request{Service: Service, Kind: kind, Key: bus.IDKey(t.ID), To: t.ToSlot, ReplyService: Service,
-		Body: Body{Transfer: t.ID, Kind: t.Kind, From: t.From, To: t.To, Amount: t.Amount, Currency: t.Currency, Memo: t.Memo, OrderID: t.OrderID}})
+		Body: Body{Transfer: t.ID, Kind: t.Kind, From: t.From, To: t.To, Amount: t.Amount, Currency: t.Currency, Memo: t.Memo, OrderID: t.OrderID, At: t.CreatedAt}})
 }
 
 // Get reads a transfer at its source; errs.ErrNotFound.
