@@ -36,6 +36,7 @@ type Body struct {
 	Currency string `json:"currency"`
 	Memo     string `json:"memo,omitempty"`
 	OrderID  id.ID  `json:"order,omitempty"`
+	RefundOf id.ID  `json:"refund_of,omitempty"` // kind Refund
 
 	At time.Time `json:"at,omitzero"` // of the transfer's beginning: the hour that both sides count it in
 }
@@ -84,7 +85,7 @@ func judge(ctx context.Context, tx *pg.Tx, m bus.Message, q Question, payee Paye
 	if err := m.Decode(&b); err != nil {
 		return bus.Reply{}, err
 	}
-	if b.Transfer <= 0 || b.From <= 0 || b.To <= 0 || b.Amount <= 0 || !ValidCurrency(b.Currency) || (b.Kind != User && b.Kind != Sales) {
+	if b.Transfer <= 0 || b.From <= 0 || b.To <= 0 || b.Amount <= 0 || !ValidCurrency(b.Currency) || !b.Kind.known() || (b.Kind == Refund) != (b.RefundOf > 0) {
 		return bus.Reply{}, bus.Park(fmt.Errorf("%s: not a transfer: %s", m.ID, m.Body))
 	}
 	row, err := credit(ctx, tx, b.Transfer)
@@ -94,7 +95,7 @@ func judge(ctx context.Context, tx *pg.Tx, m bus.Message, q Question, payee Paye
 	if err != nil {
 		return bus.Reply{}, err
 	}
-	if row.Kind != b.Kind || row.To != b.To || row.From != b.From || row.FromSlot != m.From || row.Amount != b.Amount || row.Currency != b.Currency {
+	if row.Kind != b.Kind || row.To != b.To || row.From != b.From || row.FromSlot != m.From || row.Amount != b.Amount || row.Currency != b.Currency || row.RefundOf != b.RefundOf {
 		return bus.Reply{}, bus.Park(fmt.Errorf("%s: transfer %d is here already with other fields", m.ID, b.Transfer))
 	}
 	return bus.Reply{Kind: KindAnswer, Body: Answer{Transfer: b.Transfer, Verdict: row.Verdict, Reason: row.Reason}}, nil
@@ -118,13 +119,18 @@ func decide(ctx context.Context, tx *pg.Tx, m bus.Message, b Body, q Question, p
 	if err != nil {
 		return Credit{}, bus.Park(err)
 	}
-	tag, err := tx.Exec(ctx, `INSERT INTO cell.credits (slot, transfer_id, kind, user_id, from_user, from_slot, amount, currency, state, reason, memo, begun_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (slot, transfer_id) DO NOTHING`,
-		tx.Slot, b.Transfer, b.Kind, b.To, b.From, m.From, b.Amount, b.Currency, j.Verdict, j.Reason, b.Memo, b.begun())
+	tag, err := tx.Exec(ctx, `INSERT INTO cell.credits (slot, transfer_id, kind, user_id, from_user, from_slot, amount, currency, state, reason, memo, begun_at, refund_of)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) ON CONFLICT (slot, transfer_id) DO NOTHING`,
+		tx.Slot, b.Transfer, b.Kind, b.To, b.From, m.From, b.Amount, b.Currency, j.Verdict, j.Reason, b.Memo, b.begun(), b.RefundOf)
 	if err != nil {
 		return Credit{}, err
 	}
 	if tag.RowsAffected() == 1 && j.Account != "" {
+		if b.Kind == Refund {
+			if err := cameBack(ctx, tx, b); err != nil {
+				return Credit{}, err
+			}
+		}
 		err := Post(ctx, tx, Posting{User: b.To, Currency: b.Currency, Debit: Clearing, Credit: j.Account, Amount: b.Amount,
 			Ref: Ref(b.Transfer), Step: "credit", Memo: b.Memo})
 		if err != nil {
@@ -176,14 +182,7 @@ func HandleAnswer(ctx context.Context, tx *pg.Tx, reply bus.Message) (bool, erro
 	if effect == Nothing {
 		return true, nil
 	}
-	p := Posting{User: t.From, Currency: t.Currency, Debit: InFreeze, Credit: Clearing, Amount: t.Amount, Ref: Ref(t.ID), Step: "settle", Memo: t.Memo}
-	if effect == Reverse {
-		p.Credit, p.Step = Available, "reverse"
-		if t.Kind == User {
-			p.Count = Count{Amount: -t.Amount, Since: t.CreatedAt}
-		}
-	}
-	if err := Post(ctx, tx, p); err != nil {
+	if err := end(ctx, tx, t, effect); err != nil {
 		return false, fmt.Errorf("end of transfer %d: %w", t.ID, retry(err))
 	}
 	reason := a.Reason
@@ -205,6 +204,21 @@ func HandleAnswer(ctx context.Context, tx *pg.Tx, reply bus.Message) (bool, erro
 	return true, nil
 }
 
+// end posts what a transfer's end does with the frozen money.
+func end(ctx context.Context, tx *pg.Tx, t Transfer, effect Effect) error {
+	p := Posting{User: t.From, Currency: t.Currency, Debit: InFreeze, Credit: Clearing, Amount: t.Amount, Ref: Ref(t.ID), Step: "settle", Memo: t.Memo}
+	if effect == Reverse && t.Kind == Refund {
+		return putBack(ctx, tx, t)
+	}
+	if effect == Reverse {
+		p.Credit, p.Step = Available, "reverse"
+		if t.Kind == User {
+			p.Count = Count{Amount: -t.Amount, Since: t.CreatedAt}
+		}
+	}
+	return Post(ctx, tx, p)
+}
+
 // Credit is the destination's row.
 type Credit struct {
 	Transfer  id.ID
@@ -217,12 +231,15 @@ type Credit struct {
 	Reason    string
 	Memo      string
 	CreatedAt time.Time
+	RefundOf  id.ID // kind Refund
+	Refunded  int64 // what was given back of it, or is on its way
 }
+
+const creditColumns = `transfer_id, kind, user_id, from_user, from_slot, amount, currency, state, reason, memo, created_at, refund_of, refunded`
 
 // credit gives the row of the entered slot, or pgx.ErrNoRows.
 func credit(ctx context.Context, tx *pg.Tx, transfer id.ID) (Credit, error) {
-	rows, err := tx.Query(ctx, `SELECT transfer_id, kind, user_id, from_user, from_slot, amount, currency, state, reason, memo, created_at
-		FROM cell.credits WHERE slot = $1 AND transfer_id = $2`, tx.Slot, transfer)
+	rows, err := tx.Query(ctx, `SELECT `+creditColumns+` FROM cell.credits WHERE slot = $1 AND transfer_id = $2`, tx.Slot, transfer)
 	if err != nil {
 		return Credit{}, err
 	}

@@ -52,6 +52,10 @@ func check(t testing.TB, db *pgtest.DB) {
 				WHERE p.slot = w.slot AND p.user_id = w.user_id AND p.currency = w.currency)`,
 		"an entry's balances are not those after it": `SELECT count(*) FROM cell.wallets w JOIN cell.postings p USING (slot, user_id, currency, seq)
 			WHERE p.available <> w.available OR p.frozen <> w.frozen`,
+		"more or less is given back than refunds say": `SELECT count(*) FROM cell.credits c WHERE refunded <> (SELECT coalesce(sum(amount), 0) FROM cell.transfers t
+				WHERE t.slot = c.slot AND t.refund_of = c.transfer_id AND t.state NOT IN ('REVERSED', 'REJECTED'))`,
+		"more or less came back than refunds say": `SELECT count(*) FROM cell.transfers t WHERE refunded <> (SELECT coalesce(sum(amount), 0) FROM cell.credits c
+				WHERE c.slot = t.slot AND c.refund_of = t.id AND c.state = 'CREDITED')`,
 		"frozen is not the open transfers": `SELECT count(*) FROM cell.wallets w WHERE frozen <> (SELECT coalesce(sum(amount), 0) FROM cell.transfers t
 				WHERE t.slot = w.slot AND t.from_user = w.user_id AND t.currency = w.currency AND ended_at IS NULL)`,
 	} {

@@ -11,9 +11,12 @@ type Kind string
 
 // The kinds.
 const (
-	User  Kind = "transfer" // between two users
-	Sales Kind = "order"    // an order's payment to a seller
+	User   Kind = "transfer" // between two users
+	Sales  Kind = "order"    // an order's payment to a seller
+	Refund Kind = "refund"   // of either of them, or of a part
 )
+
+func (k Kind) known() bool { return k == User || k == Sales || k == Refund }
 
 // State is the source's side of a transfer.
 type State string
@@ -45,10 +48,11 @@ const (
 // wish to cancel.
 type Event string
 
-// The wishes. Both only ask the destination.
+// The wishes. All only ask the destination.
 const (
 	WishUser     Event = "USER"
 	WishDeadline Event = "DEADLINE"
+	WishOperator Event = "OPERATOR"
 )
 
 // Effect is what a step does beside the new state.
@@ -76,7 +80,7 @@ func Next(kind Kind, s State, e Event) (State, Effect, error) {
 	switch e {
 	case Event(Credited), Event(Refused), Event(Cancelled):
 		return onAnswer(s, Verdict(e))
-	case WishUser, WishDeadline:
+	case WishUser, WishDeadline, WishOperator:
 		switch {
 		case s.Ended():
 			return s, Nothing, ErrEnded
@@ -118,7 +122,7 @@ const (
 // Standing says how the payee stands, as far as a credit goes.
 type Standing struct {
 	OK     bool
-	Reason string // why not: UNKNOWN_PAYEE, BALANCE_LIMIT
+	Reason string // why not: UNKNOWN_PAYEE, PAYEE_CLOSED, BALANCE_LIMIT
 }
 
 // Judgement is a verdict and the account that the money goes to ("" = none).

@@ -17,35 +17,36 @@ func TestNext(t *testing.T) {
 	want := map[State]map[Event]step{
 		Frozen: {
 			"CREDITED": {Settled, Settle, nil}, "REFUSED": {Reversed, Reverse, nil}, "CANCELLED": {Reversed, Reverse, nil},
-			WishUser: {Cancelling, Ask, nil}, WishDeadline: {Cancelling, Ask, nil},
+			WishUser: {Cancelling, Ask, nil}, WishDeadline: {Cancelling, Ask, nil}, WishOperator: {Cancelling, Ask, nil},
 		},
 		Cancelling: {
 			"CREDITED": {Settled, Settle, nil}, "REFUSED": {Reversed, Reverse, nil}, "CANCELLED": {Reversed, Reverse, nil},
-			WishUser: keep(Cancelling, nil), WishDeadline: keep(Cancelling, nil),
+			WishUser: keep(Cancelling, nil), WishDeadline: keep(Cancelling, nil), WishOperator: keep(Cancelling, nil),
 		},
 		Settled: {
 			"CREDITED": keep(Settled, nil), "REFUSED": keep(Settled, errConflict), "CANCELLED": keep(Settled, errConflict),
-			WishUser: keep(Settled, ErrEnded), WishDeadline: keep(Settled, ErrEnded),
+			WishUser: keep(Settled, ErrEnded), WishDeadline: keep(Settled, ErrEnded), WishOperator: keep(Settled, ErrEnded),
 		},
 		Reversed: {
 			"CREDITED": keep(Reversed, errConflict), "REFUSED": keep(Reversed, nil), "CANCELLED": keep(Reversed, nil),
-			WishUser: keep(Reversed, ErrEnded), WishDeadline: keep(Reversed, ErrEnded),
+			WishUser: keep(Reversed, ErrEnded), WishDeadline: keep(Reversed, ErrEnded), WishOperator: keep(Reversed, ErrEnded),
 		},
 		Rejected: {
 			"CREDITED": keep(Rejected, errConflict), "REFUSED": keep(Rejected, errConflict), "CANCELLED": keep(Rejected, errConflict),
-			WishUser: keep(Rejected, ErrEnded), WishDeadline: keep(Rejected, ErrEnded),
+			WishUser: keep(Rejected, ErrEnded), WishDeadline: keep(Rejected, ErrEnded), WishOperator: keep(Rejected, ErrEnded),
 		},
 		"NOVEL": {
 			"CREDITED": keep("NOVEL", errConflict), "REFUSED": keep("NOVEL", errConflict), "CANCELLED": keep("NOVEL", errConflict),
-			WishUser: keep("NOVEL", errImpossible), WishDeadline: keep("NOVEL", errImpossible),
+			WishUser: keep("NOVEL", errImpossible), WishDeadline: keep("NOVEL", errImpossible), WishOperator: keep("NOVEL", errImpossible),
 		},
 	}
 	for state, row := range want {
 		row["NOVEL"] = keep(state, errImpossible)
 		row["" /* no verdict is no answer */] = keep(state, errImpossible)
 		for event, w := range row {
-			for _, kind := range []Kind{User, Sales} {
-				if kind == Sales && (event == WishUser || event == WishDeadline) && (state == Frozen || state == Cancelling || state == "NOVEL") {
+			for _, kind := range []Kind{User, Sales, Refund} {
+				w := w
+				if kind == Sales && (event == WishUser || event == WishDeadline || event == WishOperator) && (state == Frozen || state == Cancelling || state == "NOVEL") {
 					w = keep(state, ErrNoCancel)
 				}
 				s, e, err := Next(kind, state, event)
@@ -60,7 +61,7 @@ func TestNext(t *testing.T) {
 // An end is never left, whatever comes, and money moves at most once.
 func TestNextNeverLeavesAnEnd(t *testing.T) {
 	t.Parallel()
-	events := []Event{"CREDITED", "REFUSED", "CANCELLED", WishUser, WishDeadline, "NOVEL"}
+	events := []Event{"CREDITED", "REFUSED", "CANCELLED", WishUser, WishDeadline, WishOperator, "NOVEL"}
 	var walk func(s State, moved, depth int)
 	walk = func(s State, moved, depth int) {
 		if moved > 1 {
@@ -91,7 +92,7 @@ func TestJudge(t *testing.T) {
 	t.Parallel()
 	for _, have := range []Verdict{NoVerdict, Credited, Refused, Cancelled} {
 		for _, q := range []Question{AskCredit, AskCancel, 0} {
-			for _, kind := range []Kind{User, Sales} {
+			for _, kind := range []Kind{User, Sales, Refund} {
 				for _, ok := range []bool{true, false} {
 					payee := Standing{OK: ok}
 					if !ok {
@@ -118,12 +119,16 @@ func wantJudgement(have Verdict, q Question, kind Kind, payee Standing) (Judgeme
 		ok   bool
 	}
 	j, known := map[c]Judgement{
-		{AskCredit, User, true}:   {Credited, Available, ""},
-		{AskCredit, User, false}:  {Refused, "", "UNKNOWN_PAYEE"},
-		{AskCredit, Sales, true}:  {Credited, Available, ""},
-		{AskCredit, Sales, false}: {Credited, Suspense, "UNKNOWN_PAYEE"}, // never refused
-		{AskCancel, User, true}:   {Verdict: Cancelled},
-		{AskCancel, User, false}:  {Verdict: Cancelled},
+		{AskCredit, User, true}:    {Credited, Available, ""},
+		{AskCredit, User, false}:   {Refused, "", "UNKNOWN_PAYEE"},
+		{AskCredit, Sales, true}:   {Credited, Available, ""},
+		{AskCredit, Sales, false}:  {Credited, Suspense, "UNKNOWN_PAYEE"}, // never refused
+		{AskCredit, Refund, true}:  {Credited, Available, ""},
+		{AskCredit, Refund, false}: {Refused, "", "UNKNOWN_PAYEE"},
+		{AskCancel, User, true}:    {Verdict: Cancelled},
+		{AskCancel, User, false}:   {Verdict: Cancelled},
+		{AskCancel, Refund, true}:  {Verdict: Cancelled},
+		{AskCancel, Refund, false}: {Verdict: Cancelled},
 	}[c{q, kind, payee.OK}]
 	return j, !known
 }

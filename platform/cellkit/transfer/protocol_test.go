@@ -33,7 +33,7 @@ func TestScenario_M09_Storm(t *testing.T) {
 	var all []id.ID
 	var replies []bus.Message
 	for range 400 {
-		switch r.IntN(8) {
+		switch r.IntN(9) {
 		case 0:
 			p := pairs[r.IntN(len(pairs))]
 			all = append(all, w.start(p[0], p[1], 1+r.Int64N(60)))
@@ -41,6 +41,14 @@ func TestScenario_M09_Storm(t *testing.T) {
 			if len(all) > 0 {
 				if err := w.cancel(all[r.IntN(len(all))]); err != nil && !errors.Is(err, transfer.ErrEnded) {
 					t.Fatalf("cancel: %v", err)
+				}
+			}
+		case 8:
+			if len(all) > 0 {
+				if t, err := w.giveBack(all[r.IntN(len(all))], r.Int64N(40)); err == nil {
+					all = append(all, t.ID)
+				} else if !refused(err) {
+					w.t.Fatalf("refund: %v", err)
 				}
 			}
 		case 2, 3, 4:

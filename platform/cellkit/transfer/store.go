@@ -31,6 +31,8 @@ type Order struct {
 	Deadline time.Time // zero: in an hour
 	Frozen   bool      // the order has frozen the money already
 	Limits   Limits    // kind User
+
+	back // kind Refund: GiveBack fills it
 }
 
 // Limits holds what one user sends to others in one currency, 0 = no limit. Each
@@ -52,9 +54,14 @@ type Transfer struct {
 	Deadline  time.Time
 	CreatedAt time.Time
 	EndedAt   *time.Time
+	RefundOf  id.ID   // kind Refund: of which transfer
+	Refunded  int64   // what has come back of it
+	TakenFrom Account // kind Refund: where its money was: Available, Suspense
+	Owed      int64   // kind Refund: the part that its sender owes since
 }
 
-const columns = `id, kind, from_user, to_user, to_slot, amount, currency, state, reason, memo, order_id, deadline, created_at, ended_at`
+const columns = `id, kind, from_user, to_user, to_slot, amount, currency, state, reason, memo, order_id, deadline, created_at, ended_at,
+	refund_of, refunded, taken_from, owed`
 
 // ErrSelf refuses a transfer to oneself.
 var ErrSelf = errs.New(errs.Invalid, "SELF_TRANSFER", "payer and payee are the same").At("to_user")
@@ -77,7 +84,7 @@ func (o *Order) check() error {
 		return ErrAmount
 	case o.From == o.To && o.Kind == User:
 		return ErrSelf
-	case o.ID <= 0 || o.From <= 0 || o.To <= 0 || (o.Kind == Sales) != (o.OrderID > 0):
+	case o.ID <= 0 || o.From <= 0 || o.To <= 0 || !o.Kind.known() || (o.Kind == Sales) != (o.OrderID > 0) || (o.Kind == Refund) != (o.of > 0):
 		return fmt.Errorf("transfer %d of kind %q from %d to %d for order %d", o.ID, o.Kind, o.From, o.To, o.OrderID)
 	}
 	return nil
@@ -103,7 +110,10 @@ func start(ctx context.Context, tx *pg.Tx, o Order, keepRejected bool) (Transfer
 		return Transfer{}, err
 	}
 	t := Transfer{ID: o.ID, Kind: o.Kind, From: o.From, To: o.To, ToSlot: o.ToSlot, Amount: o.Amount, Currency: o.Currency,
-		State: Frozen, Memo: o.Memo, OrderID: o.OrderID, Deadline: o.Deadline}
+		State: Frozen, Memo: o.Memo, OrderID: o.OrderID, Deadline: o.Deadline, RefundOf: o.of, TakenFrom: Available, Owed: o.owed}
+	if o.from != "" {
+		t.TakenFrom = o.from
+	}
 	old, err := lock(ctx, tx, o.ID)
 	switch {
 	case err == nil && !same(old, t):
@@ -114,7 +124,7 @@ func start(ctx context.Context, tx *pg.Tx, o Order, keepRejected bool) (Transfer
 		return t, err
 	}
 	if !o.Frozen {
-		err := freeze(ctx, tx, o)
+		err := freeze(ctx, tx, o, t)
 		var why *errs.Error
 		switch {
 		case keepRejected && (errors.Is(err, ErrInsufficientFunds) || errors.Is(err, ErrLimit)) && errors.As(err, &why):
@@ -130,7 +140,10 @@ func start(ctx context.Context, tx *pg.Tx, o Order, keepRejected bool) (Transfer
 }
 
 // freeze takes the money, and counts it for the day.
-func freeze(ctx context.Context, tx *pg.Tx, o Order) error {
+func freeze(ctx context.Context, tx *pg.Tx, o Order, t Transfer) error {
+	if t.Kind == Refund {
+		return takeBack(ctx, tx, t)
+	}
 	if o.Limits.Each > 0 && o.Amount > o.Limits.Each {
 		return ErrLimit
 	}
@@ -142,9 +155,9 @@ func freeze(ctx context.Context, tx *pg.Tx, o Order) error {
 }
 
 func insert(ctx context.Context, tx *pg.Tx, t Transfer) (Transfer, error) {
-	rows, err := tx.Query(ctx, `INSERT INTO cell.transfers (slot, id, kind, from_user, to_user, to_slot, amount, currency, state, reason, memo, order_id, deadline, ended_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, CASE WHEN $14 THEN now() END) RETURNING `+columns,
-		tx.Slot, t.ID, t.Kind, t.From, t.To, t.ToSlot, t.Amount, t.Currency, t.State, t.Reason, t.Memo, t.OrderID, t.Deadline, t.State.Ended())
+	rows, err := tx.Query(ctx, `INSERT INTO cell.transfers (slot, id, kind, from_user, to_user, to_slot, amount, currency, state, reason, memo, order_id, deadline, ended_at, refund_of, taken_from, owed)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, CASE WHEN $14 THEN now() END, $15, $16, $17) RETURNING `+columns,
+		tx.Slot, t.ID, t.Kind, t.From, t.To, t.ToSlot, t.Amount, t.Currency, t.State, t.Reason, t.Memo, t.OrderID, t.Deadline, t.State.Ended(), t.RefundOf, t.TakenFrom, t.Owed)
 	if err != nil {
 		return t, err
 	}
@@ -153,10 +166,10 @@ func insert(ctx context.Context, tx *pg.Tx, t Transfer) (Transfer, error) {
 
 func same(a, b Transfer) bool {
 	return a.Kind == b.Kind && a.From == b.From && a.To == b.To && a.ToSlot == b.ToSlot && a.Amount == b.Amount &&
-		a.Currency == b.Currency && a.OrderID == b.OrderID
+		a.Currency == b.Currency && a.OrderID == b.OrderID && a.RefundOf == b.RefundOf
 }
 
-// Cancel asks for a transfer back: e is WishUser or WishDeadline. It changes the
+// Cancel asks for a transfer back: e is one of the wishes. It changes the
 // state to CANCELLING and leaves the money frozen until the destination has
 // answered. ErrEnded, ErrNoCancel, errs.ErrNotFound.
 func Cancel(ctx context.Context, tx *pg.Tx, transfer id.ID, e Event) (Transfer, error) {
@@ -202,7 +215,7 @@ func save(ctx context.Context, tx *pg.Tx, t Transfer, next State, reason string)
 // send puts a question to the destination into the outbox.
 func send(ctx context.Context, tx *pg.Tx, kind string, t Transfer) error {
 	return bus.Send(ctx, tx, bus.Request{Service: Service, Kind: kind, Key: bus.IDKey(t.ID), To: t.ToSlot, ReplyService: Service,
-		Body: Body{Transfer: t.ID, Kind: t.Kind, From: t.From, To: t.To, Amount: t.Amount, Currency: t.Currency, Memo: t.Memo, OrderID: t.OrderID, At: t.CreatedAt}})
+		Body: Body{Transfer: t.ID, Kind: t.Kind, From: t.From, To: t.To, Amount: t.Amount, Currency: t.Currency, Memo: t.Memo, OrderID: t.OrderID, RefundOf: t.RefundOf, At: t.CreatedAt}})
 }
 
 // Get reads a transfer at its source; errs.ErrNotFound.
