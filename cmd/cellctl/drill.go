@@ -5,8 +5,13 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"example.com/cellmart/cmd/cellctl/drill"
 	"example.com/cellmart/cmd/cellctl/load"
@@ -51,7 +56,7 @@ func runDrill(ctx context.Context, c *cli, args []string) error {
 		return usage("there is no cell %q; there are %v", *cell, f.names)
 	}
 	report, err := drill.Run(ctx, name, drill.Options{
-		System: c.breakable(f), IDs: ids{f}, Copies: stores{ids{f}}, Agents: f.cells, Control: f.control(), Load: f.people(c, load.Options{Seed: *seed}), Cell: *cell, Sabotage: sabotage != "", Kind: kind, Short: *short, Log: c.logf,
+		System: c.breakable(f), IDs: ids{f}, Copies: stores{ids{f}}, Money: money{stores{ids{f}}, c.breakable(f)}, Agents: f.cells, Control: f.control(), Load: f.people(c, load.Options{Seed: *seed}), Cell: *cell, Sabotage: sabotage != "", Kind: kind, Short: *short, Log: c.logf,
 	})
 	if err != nil {
 		return err
@@ -234,6 +239,84 @@ func (s stores) Verify(ctx context.Context) (drill.Compared, error) {
 		out.Failed = append(out.Failed, fmt.Sprintf("%d slots of %s at %s %s: %s", n.N, n.Owner, n.Standby, n.Table, n.Reason))
 	}
 	return out, err
+}
+
+// money is the demo as the drill bank breaks it.
+type money struct {
+	stores
+	system drill.System
+}
+
+// DropStreams deletes what messages to other cells wait in.
+func (m money) DropStreams(ctx context.Context, cell string) (int, error) {
+	at, err := m.state.Cell(cell)
+	if err == nil {
+		err = m.local()
+	}
+	if err != nil {
+		return 0, err
+	}
+	nc, err := nats.Connect(at.NATS)
+	if err != nil {
+		return 0, err
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return 0, err
+	}
+	n, names := 0, js.StreamNames(ctx)
+	for name := range names.Name() {
+		if strings.HasPrefix(name, "XOUT") {
+			if err := js.DeleteStream(ctx, name); err != nil {
+				return n, err
+			}
+			n++
+		}
+	}
+	return n, names.Err()
+}
+
+// FlushRedis empties a Redis; a container's has nothing on a disk, so a start does it.
+func (m money) FlushRedis(ctx context.Context, cell string) error {
+	if m.local() != nil {
+		if err := m.system.Stop(ctx, cell+"/redis", true); err != nil {
+			return err
+		}
+		return m.system.Start(ctx, cell+"/redis")
+	}
+	p, err := m.state.Process(cell + "/user")
+	if err != nil {
+		return err
+	}
+	c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", p.Env["REDIS_ADDR"])
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(c, "FLUSHALL\r\n"); err != nil {
+		return err
+	}
+	said := make([]byte, 5)
+	if _, err := io.ReadFull(c, said); err != nil {
+		return err
+	}
+	if string(said) != "+OK\r\n" {
+		return fmt.Errorf("redis said %q", said)
+	}
+	return nil
+}
+
+// HoldNothing starts an agent again without output commit.
+func (m money) HoldNothing(ctx context.Context, cell string) (func(context.Context) error, error) {
+	if err := m.local(); err != nil {
+		return nil, err
+	}
+	undo := func(ctx context.Context) error { return m.state.Restart(ctx, cell+"/agent") }
+	return undo, m.state.RestartWith(ctx, cell+"/agent", map[string]string{"AGENT_OUTPUT_COMMIT": "off"})
 }
 
 func parts(all []local.Part) (out []drill.Part) {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"example.com/cellmart/cmd/cellctl/drill/bank"
 	"example.com/cellmart/cmd/cellctl/load"
 	"example.com/cellmart/services/agent/agentapi"
 	"example.com/cellmart/services/control/controlapi"
@@ -59,6 +60,7 @@ type Options struct {
 	System   System
 	IDs      IDSystem
 	Copies   CopySystem
+	Money    MoneySystem
 	Agents   map[string]*agentapi.Client
 	Control  *controlapi.Client
 	Load     load.Options // Cells and Edge are needed, the rest is the drill's
@@ -112,6 +114,7 @@ func kinds() []kind {
 		{name: "cdc-slot-lost", cell: "c1", do: cdcSlotLost},
 		{name: "nats-lost", cell: "c2", do: natsLost},
 		{name: "standby-away", cell: "c3", do: standbyAway},
+		{name: "bank", cell: "c1", plant: []string{bank.Early, bank.Twice}, long: true, do: bankDrill},
 	}
 }
 

@@ -1,0 +1,220 @@
+package bank
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"example.com/cellmart/platform/cellkit"
+	"example.com/cellmart/platform/routing"
+	"example.com/cellmart/services/agent/agentapi"
+)
+
+const (
+	slotsAtOnce = 6                // of people, in one promotion
+	probes      = 3                // transfers that are sure to be lost with it
+	probeLimit  = time.Second      // of the 2 s after which the slot is marked
+	tries       = 8                // of a promotion: what is uncovered is refused, as it must be
+	toCover     = 40 * time.Second // for the copies to be in sync after whatever was broken
+)
+
+// promote fails some slots over at a moment when their standby lacks what their owner
+// has answered last.
+func (f *faults) promote(ctx context.Context, _, _ string, gap time.Duration) error {
+	return f.failover(ctx, gap, nil)
+}
+
+// failover cuts a standby off, has money sent that it can't know of, fences the owner
+// and promotes. between is what happens before the fence, with the transfers that
+// were sent.
+func (f *faults) failover(ctx context.Context, gap time.Duration, between func(context.Context, Place, []*write) error) error {
+	if f.b.o.Databases == nil {
+		return cellkit.Usage{Err: errNotHere}
+	}
+	var err error
+	for try := range tries {
+		var at Place
+		if at, err = f.choose(ctx, int(gap.Milliseconds())+try); err != nil {
+			if pause(ctx, askAgain) != nil {
+				return err
+			}
+			continue
+		}
+		err = f.fail(ctx, at, gap, between)
+		if !errors.Is(err, errNothing) {
+			return err
+		}
+		f.mu.Lock()
+		f.refused[reason(err)]++
+		f.mu.Unlock()
+		f.b.o.Event("%s are not promoted: %v", at, err)
+	}
+	return err
+}
+
+// reason of a refusal, for counting.
+func reason(err error) string {
+	if errors.Is(err, ErrUncovered) {
+		return "not covered"
+	}
+	return "other"
+}
+
+// choose gives slots of people with one owner and one standby that has all of it.
+func (f *faults) choose(ctx context.Context, turn int) (Place, error) {
+	var slots []routing.Slot
+	for _, who := range f.b.people.all {
+		slots = append(slots, who.id.Slot())
+	}
+	all, err := f.promoter.places(ctx, slots)
+	if err != nil || len(all) == 0 {
+		return Place{}, fmt.Errorf("no slot can be promoted: %w", err)
+	}
+	at := all[turn%len(all)]
+	if n := len(at.Slots); n > slotsAtOnce {
+		first := turn % (n - slotsAtOnce)
+		at.Slots, at.Epochs = at.Slots[first:first+slotsAtOnce], at.Epochs[first:first+slotsAtOnce]
+	}
+	limited, cancel := context.WithTimeout(ctx, toCover)
+	defer cancel()
+	for {
+		err := f.promoter.InSync(limited, at)
+		if err == nil {
+			err = f.promoter.unmarked(limited, at)
+		}
+		if err == nil || pause(limited, askAgain) != nil {
+			return at, err
+		}
+	}
+}
+
+func (f *faults) fail(ctx context.Context, at Place, gap time.Duration, between func(context.Context, Place, []*write) error) (err error) {
+	f.links.Lock()
+	defer f.links.Unlock()
+	agent := f.b.o.Agents[at.Owner]
+	lift := func(ctx context.Context) error {
+		return until(ctx, func() error { return agent.SetFault(ctx, at.Standby, agentapi.Fault{}) })
+	}
+	f.b.o.After(lift)
+	if err := until(ctx, func() error { return agent.SetFault(ctx, at.Standby, agentapi.Fault{CutIn: true, CutOut: true}) }); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lift(context.WithoutCancel(ctx))) }()
+	sent := f.probe(ctx, at)
+	if between != nil {
+		if err := between(ctx, at, sent); err != nil {
+			return err
+		}
+	}
+	_ = pause(ctx, gap/2)
+	// What was begun is brought to an end, whoever has lost patience meanwhile.
+	ctx = context.WithoutCancel(ctx)
+	if err := f.promoter.Promote(ctx, at, "drill bank"); err != nil {
+		return err
+	}
+	lost, err := f.lostFrom(ctx, at)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	f.promoted++
+	f.moved = append(f.moved, at)
+	f.spans = append(f.spans, span{at.Slots, lost, time.Now().Add(oneTry)}) // an answer may be that late
+	f.mu.Unlock()
+	f.b.o.Event("%s is promoted: it has not seen the last %v", at, time.Since(lost).Round(time.Millisecond))
+	return nil
+}
+
+// lostFrom is the time, by the owner's clock, of the newest commit that the standby
+// has of it: what was answered later may be lost.
+func (f *faults) lostFrom(ctx context.Context, at Place) (from time.Time, err error) {
+	err = until(ctx, func() error {
+		return f.promoter.on(ctx, at.Standby, func(tx pgx.Tx) error {
+			return tx.QueryRow(ctx, "SELECT at FROM cell.watermarks WHERE source = $1 AND at IS NOT NULL", at.Owner).Scan(&from)
+		})
+	})
+	return from, err
+}
+
+// probe has some of the slots' people send money to a third cell, as fast as that
+// goes: the standby is cut off, so it can't have it.
+func (f *faults) probe(ctx context.Context, at Place) []*write {
+	table, _, err := f.b.o.Agents[at.Owner].Route(ctx, -1)
+	if err != nil || table == nil {
+		return nil
+	}
+	var to *person
+	for _, who := range f.b.people.all {
+		if a, _ := table.Slot(who.id.Slot()); a.Owner != at.Owner && a.Owner != at.Standby {
+			to = who
+			break
+		}
+	}
+	if to == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeLimit)
+	defer cancel()
+	var group errgroup.Group
+	var sent []*write
+	for _, who := range f.b.people.all {
+		if !slices.Contains(at.Slots, who.id.Slot()) || len(sent) == probes {
+			continue
+		}
+		w := f.b.ordered(step{kind: transfers, who: who.n, to: to.n, currency: currencies[0], amount: 7})
+		sent = append(sent, w)
+		group.Go(func() error { return f.b.put(ctx, w, false) })
+	}
+	_ = group.Wait() // what isn't known is asked again at the end
+	return sent
+}
+
+// Home gives every slot back to the owner that it had before the run, without a loss.
+func (b *Bank) Home(ctx context.Context) error {
+	f := b.faults
+	f.mu.Lock()
+	moved := slices.Clone(f.moved)
+	f.mu.Unlock()
+	first := map[routing.Slot]string{}
+	var slots []routing.Slot
+	for _, at := range moved {
+		for _, s := range at.Slots {
+			if first[s] == "" {
+				first[s] = at.Owner
+				slots = append(slots, s)
+			}
+		}
+	}
+	now, err := f.promoter.places(ctx, slots)
+	if err != nil {
+		return err
+	}
+	given := 0
+	for _, at := range now {
+		back := Place{Owner: at.Owner, Standby: at.Standby}
+		for i, s := range at.Slots {
+			if first[s] == at.Standby {
+				back.Slots, back.Epochs = append(back.Slots, s), append(back.Epochs, at.Epochs[i])
+			}
+		}
+		if len(back.Slots) == 0 {
+			continue
+		}
+		if err := until(ctx, func() error { return f.promoter.InSync(ctx, back) }); err != nil {
+			return err
+		}
+		if err := f.promoter.HandOver(ctx, back, "drill bank: as before"); err != nil {
+			return err
+		}
+		given += len(back.Slots)
+	}
+	if given > 0 {
+		b.o.Event("%d slots are with their first owners again", given)
+	}
+	return nil
+}
