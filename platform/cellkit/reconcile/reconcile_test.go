@@ -1,0 +1,278 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"example.com/cellmart/platform/cellkit/id"
+	"example.com/cellmart/platform/cellkit/reconcile"
+)
+
+// Whatever a transfer's state, nothing differs: what is in flight is left out, and
+// the hours are those of the beginning.
+func TestNothingDiffersWhileMoneyMoves(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.send(alice, bob, 10)
+	w.send(alice, bob, 20)
+	w.send(alice, nobody, 30)
+	w.cancelled(alice, bob, 40)
+	w.ago(5)
+	w.send(alice, bob, 50)
+	w.send(alice, anna, 60)
+	w.send(bob, alice, 70)
+	w.start(alice, bob, 80)
+	_, m := w.start(alice, bob, 90)
+	answer := w.take(m) // CREDITED, and the payer doesn't know yet
+	for _, tc := range []struct {
+		from      int
+		to        string
+		transfers int64
+		hours     int
+		open      int
+	}{{0, "c2", 5, 2, 2}, {0, "c1", 1, 1, 0}, {1, "c1", 1, 1, 0}, {1, "c2", 0, 0, 0}} {
+		p := w.compare(tc.from, tc.to)
+		if p.Transfers != tc.transfers || p.Hours != tc.hours || p.Open != tc.open || len(p.Differences)+len(p.Differing)+len(p.NotCompared)+p.NotLooked != 0 {
+			t.Errorf("%+v, want %d transfers of %d hours equal, and %d open", p, tc.transfers, tc.hours, tc.open)
+		}
+	}
+	w.end(answer)
+	if p := w.compare(0, "c2"); p.Transfers != 6 || p.Open != 1 || len(p.Differences)+len(p.Differing) != 0 {
+		t.Errorf("an end later: %+v", p)
+	}
+	r, err := reconcile.Run(t.Context(), w.agents(), reconcile.Ask{})
+	if err != nil || !r.Equal() || r.Transfers != 8 || r.Open != 1 || len(r.Summary) != 4 {
+		t.Errorf("all of it: %v, %+v", err, r)
+	}
+}
+
+// Each violation is named, and gone when it's undone.
+func TestPlantedViolationsAreNamed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	paid, refused := w.send(alice, bob, 10), w.send(alice, nobody, 20)
+	for range 5 {
+		w.send(alice, bob, 1) // the others of that hour
+	}
+	w.ago(2)
+	lone := id.Make(77, alice.Slot(), false)
+	wait, _ := w.start(alice, bob, 7)
+	const gone = "CREATE TABLE kept AS SELECT * FROM cell.credits; DELETE FROM cell.credits WHERE transfer_id = "
+	const back = "DELETE FROM cell.credits; INSERT INTO cell.credits SELECT * FROM kept; DROP TABLE kept"
+	for _, tc := range []struct {
+		name      string
+		cell      int
+		do, undo  string
+		kind      reconcile.Kind
+		who       id.ID
+		text      string
+		differing bool
+	}{
+		{
+			"one-sided credit", 1, fmt.Sprintf(`INSERT INTO cell.credits (slot, epoch, rev, transfer_id, kind, user_id, from_user, from_slot, amount, currency, state, begun_at)
+				VALUES (%d, 1, 1, %d, 'transfer', %d, %d, %d, 500, 'CNY', 'CREDITED', now() - interval '3 h')`, bob.Slot(), lone, bob, alice, alice.Slot()),
+			fmt.Sprintf("DELETE FROM cell.credits WHERE transfer_id = %d", lone), reconcile.NoSource, lone, "credit of transfer %s (CREDITED) has no source", true,
+		},
+		{"missing credit", 1, gone + "$1", back, reconcile.NoCredit, paid, "transfer %s is SETTLED, its destination has no credit", true},
+		{"missing settle", 0, "UPDATE cell.transfers SET state = 'FROZEN', ended_at = NULL WHERE id = $1", "UPDATE cell.transfers SET state = 'SETTLED', ended_at = now() WHERE id = $1", reconcile.Forgotten, paid,
+			"transfer %s is CREDITED, its source is FROZEN and asks no more", false},
+		{"open, and nobody asks", 0, "UPDATE cell.outbox SET closed_at = now() WHERE key = '$2'", "UPDATE cell.outbox SET closed_at = NULL WHERE key = '$2'", reconcile.Forgotten, wait,
+			"transfer %s is FROZEN and asks no more", false},
+		{"amount changed", 1, "UPDATE cell.credits SET amount = 11 WHERE transfer_id = $1", "UPDATE cell.credits SET amount = 10 WHERE transfer_id = $1", reconcile.Fields, paid,
+			"transfer %s: source says 10 CNY to " + bob.String() + ", destination 11 CNY to " + bob.String(), true},
+		{"currency changed", 0, "UPDATE cell.transfers SET currency = 'USD' WHERE id = $1", "UPDATE cell.transfers SET currency = 'CNY' WHERE id = $1", reconcile.Fields, paid,
+			"transfer %s: source says 10 USD to " + bob.String() + ", destination 10 CNY to " + bob.String(), true},
+		{"payer changed", 1, "UPDATE cell.credits SET from_user = 5 WHERE transfer_id = $1", fmt.Sprintf("UPDATE cell.credits SET from_user = %d WHERE transfer_id = $1", alice), reconcile.Fields, paid,
+			"transfer %s: source says 10 CNY to " + bob.String() + " from " + alice.String() + ", destination 10 CNY to " + bob.String() + " from 5", true},
+		{"both CREDITED and REVERSED", 0, "UPDATE cell.transfers SET state = 'REVERSED' WHERE id = $1", "UPDATE cell.transfers SET state = 'SETTLED' WHERE id = $1", reconcile.Twice, paid,
+			"transfer %s is both CREDITED and REVERSED", true},
+		{"both CREDITED and REJECTED", 0, "UPDATE cell.transfers SET state = 'REJECTED' WHERE id = $1", "UPDATE cell.transfers SET state = 'SETTLED' WHERE id = $1", reconcile.Twice, paid,
+			"transfer %s is both CREDITED and REJECTED", true},
+		{"SETTLED and REFUSED", 1, "UPDATE cell.credits SET state = 'REFUSED' WHERE transfer_id = $1", "UPDATE cell.credits SET state = 'CREDITED' WHERE transfer_id = $1", reconcile.NotGiven, paid,
+			"transfer %s is SETTLED, its destination says REFUSED", true},
+		{"REVERSED without a refusal", 1, gone + "$3", back, reconcile.NoRefusal, refused, "transfer %s is REVERSED, its destination has no refusal", true},
+		{"begun before hours were carried", 1, "UPDATE cell.credits SET begun_at = NULL WHERE transfer_id = $1",
+			"UPDATE cell.credits SET begun_at = (SELECT begun_at FROM cell.credits WHERE transfer_id = $3) WHERE transfer_id = $1", "", paid, "", false},
+	} {
+		put := strings.NewReplacer("$1", paid.String(), "$2", wait.String(), "$3", refused.String())
+		w.dbs[tc.cell].Plant(t, put.Replace(tc.do))
+		r, err := reconcile.Run(t.Context(), w.agents(), reconcile.Ask{})
+		w.dbs[tc.cell].Plant(t, put.Replace(tc.undo))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, d := range r.Differences {
+			got = append(got, fmt.Sprint(d.Kind, " ", d.From, d.To, " ", d.Text))
+		}
+		var want []string
+		if tc.kind != "" {
+			want = []string{fmt.Sprint(tc.kind, " c1c2 ", fmt.Sprintf(tc.text, tc.who))}
+		}
+		if d := cmp.Diff(want, got); d != "" || r.Equal() != (tc.kind == "") {
+			t.Errorf("%s: equal %v, not compared %v (-want +got)\n%s", tc.name, r.Equal(), r.NotCompared, d)
+		}
+		if (len(r.Differing) > 0) != tc.differing {
+			t.Errorf("%s: differing hours %+v", tc.name, r.Differing)
+		}
+	}
+	if r, err := reconcile.Run(t.Context(), w.agents(), reconcile.Ask{}); err != nil || !r.Equal() {
+		t.Errorf("all undone: %v, %+v", err, r)
+	}
+}
+
+// More than can be looked at is counted, and not taken for equal.
+func TestVeryManyDifferences(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.send(alice, bob, 10)
+	w.dbs[1].Plant(t, fmt.Sprintf(`INSERT INTO cell.credits (slot, epoch, rev, transfer_id, kind, user_id, from_user, from_slot, amount, currency, state, begun_at)
+		SELECT %d, 1, 1, (500000 + n)::bigint * 16384 + %[4]d, 'transfer', %[2]d, %[3]d, %[4]d, 1, 'CNY', 'CREDITED', now() - interval '90 minutes' FROM generate_series(1, 3000) n`, bob.Slot(), bob, alice, alice.Slot()))
+	p := w.compare(0, "c2")
+	if len(p.Differences) != 2000 || p.NotLooked != 1000 || len(p.Differing) != 1 || p.Differing[0].Payee.N != 3000 || p.Differing[0].Payee.Sum != "3000" || p.Differing[0].Payer.N != 0 {
+		t.Errorf("%d differences, %d not looked at, hours %+v", len(p.Differences), p.NotLooked, p.Differing)
+	}
+}
+
+// A slot that is elsewhere, and a cell that can't be asked, are named; what the
+// rows of such slots say is no difference.
+func TestWhatIsNotComparedIsNamed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.send(alice, bob, 10)
+	w.dbs[1].Disown(t, bob.Slot(), bob.Slot(), "c3")
+	w.dbs[1].Plant(t, "DELETE FROM cell.credits")
+	p := w.compare(0, "c2")
+	if d := cmp.Diff([]string{fmt.Sprintf("slots {[%d,%d)}: c2 doesn't own them yet", bob.Slot(), bob.Slot()+1)}, p.NotCompared); d != "" || len(p.Differences) != 0 {
+		t.Errorf("%+v\n%s", p, d)
+	}
+	agents := w.agents()
+	away := true
+	agents["c2"] = direct{r: agents["c2"].r, away: &away}
+	r, err := reconcile.Run(t.Context(), agents, reconcile.Ask{Since: time.Hour})
+	if err != nil || r.Equal() || len(r.NotCompared) == 0 || r.NotCompared[0].From != "c2" || r.NotCompared[0].Reason != errAway.Error() {
+		t.Errorf("%v, %+v", err, r)
+	}
+	if _, err := w.both[0].Compare(t.Context(), "c9", time.Now(), time.Now()); err == nil {
+		t.Error("a comparison with a cell that nobody knows")
+	}
+	if _, err := reconcile.Run(t.Context(), agents, reconcile.Ask{Cells: []string{"c9"}}); err == nil {
+		t.Error("a question for a cell that isn't there")
+	}
+}
+
+// A difference shows up by itself, in the recent hours and in the old ones, and
+// goes when it's mended; each figure has an age.
+func TestRunning(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.send(alice, bob, 10)
+	w.ago(24 * 20)
+	old := w.send(alice, bob, 20)
+	w.ago(24 * 10)
+	recent := w.send(alice, bob, 30)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = w.both[0].Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	figure := func() reconcile.Figure {
+		for _, f := range w.both[0].Figures() {
+			if f.To == "c2" {
+				return f
+			}
+		}
+		return reconcile.Figure{}
+	}
+	has := func(ids ...id.ID) func() bool {
+		return func() bool {
+			var got []id.ID
+			for _, d := range figure().Differences {
+				got = append(got, d.ID)
+			}
+			return cmp.Equal(ids, got)
+		}
+	}
+	eventually(t, "all three are compared", func() bool {
+		f := figure()
+		return f.RecentMS != nil && f.WholeMS != nil && f.Transfers == 3 && len(f.Differences) == 0 && f.Error == ""
+	})
+	change := "UPDATE cell.credits SET amount = amount %s 1 WHERE transfer_id = %s"
+	w.dbs[1].Plant(t, fmt.Sprintf(change, "+", recent))
+	eventually(t, "the recent one is named", has(recent))
+	w.dbs[1].Plant(t, fmt.Sprintf(change, "+", old))
+	eventually(t, "the old one too", has(old, recent))
+	w.dbs[1].Plant(t, fmt.Sprintf(change, "-", recent))
+	eventually(t, "the recent one is mended", has(old))
+	cancel()
+	<-done
+	w.dbs[1].Plant(t, fmt.Sprintf(change, "-", old))
+	if !has(old)() {
+		t.Errorf("it stands still: %+v", figure())
+	}
+	if failed := w.both[0].Again(t.Context()); len(failed) != 0 || !has()() {
+		t.Errorf("looked at again: %v, %+v", failed, figure())
+	}
+	eventually(t, "what is known gets old", func() bool { return *figure().RecentMS > 20 })
+}
+
+// What the running comparison knows isn't lost when the other cell can't be asked.
+func TestRunningWithTheOtherCellAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.send(alice, bob, 10)
+	away := false
+	r := reconcile.New(reconcile.Options{
+		Cell: "c1", Pool: w.dbs[0].App, Each: time.Millisecond, Patience: 1, Settled: time.Microsecond,
+		Peers: map[string]reconcile.Caller{"c2": direct{r: func() *reconcile.Reconciler { return w.both[1] }, away: &away}},
+	})
+	w.dbs[1].Plant(t, "UPDATE cell.credits SET amount = 11")
+	step := func(until func(reconcile.Figure) bool) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); _ = r.Run(ctx) }()
+		eventually(t, "a look", func() bool {
+			all := r.Figures()
+			return len(all) == 2 && until(all[1])
+		})
+		cancel()
+		<-done
+	}
+	named := func(f reconcile.Figure) bool { return len(f.Differences) == 1 && f.Differences[0].ID == n }
+	step(func(f reconcile.Figure) bool { return named(f) && f.RecentMS != nil && f.Error == "" })
+	away = true
+	step(func(f reconcile.Figure) bool { return named(f) && f.Error == errAway.Error() })
+	if failed := r.Again(t.Context()); !errors.Is(failed["c2"], errAway) || !named(r.Figures()[1]) {
+		t.Errorf("%v, %+v", failed, r.Figures())
+	}
+}
+
+func TestBadQuestions(t *testing.T) {
+	t.Parallel()
+	r := reconcile.New(reconcile.Options{Cell: "c1"})
+	for _, q := range [][2]string{{"nothing", "{}"}, {"digest", "{}"}, {"rows", "{}"}, {"compare", "{}"}, {"span", "x"}, {"look", `{"refs":[` + strings.Repeat(`{},`, 500) + `{}]}`}} {
+		if out, err := r.Answer(t.Context(), q[0], []byte(q[1])); err == nil {
+			t.Errorf("%s %.20s: %v", q[0], q[1], out)
+		}
+	}
+}
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	limit := time.After(time.Minute)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !is() {
+		select {
+		case <-limit:
+			t.Fatalf("not within a minute: %s", what)
+		case <-tick.C:
+		}
+	}
+}

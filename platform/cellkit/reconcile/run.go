@@ -1,0 +1,377 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Options of a cell's side.
+type Options struct {
+	Cell  string
+	Pool  *pgxpool.Pool     // the cell's database, a role that reads
+	Peers map[string]Caller // the other cells' agents
+	Log   *slog.Logger
+
+	// Of Run; 0 = what is said there.
+	Each     time.Duration // between two looks at a pair's recent hours: 10 s
+	Patience int           // a pause is at least so many times what was done before it took: 50
+	Recent   time.Duration // 3 h
+	Window   time.Duration // of older hours, at a time: 24 h
+
+	Settled time.Duration // what began so long ago is committed, or never will be: 3 s, a transaction has 2
+}
+
+// Reconciler is one cell's side: it compares its own transfers, and answers others.
+type Reconciler struct {
+	o    Options
+	busy chan struct{} // a comparison that somebody asked for
+	now  chan struct{} // Run or Again: who looks later also writes down later
+
+	mu    sync.Mutex
+	pairs map[string]*state // by the payees' cell
+}
+
+// New makes one; nothing is asked before Run or Compare.
+func New(o Options) *Reconciler {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	o.Each, o.Patience = cmp.Or(o.Each, 10*time.Second), cmp.Or(o.Patience, 50)
+	o.Settled = cmp.Or(o.Settled, 3*time.Second)
+	o.Recent, o.Window = cmp.Or(o.Recent, 3*time.Hour), cmp.Or(o.Window, 24*time.Hour)
+	return &Reconciler{o: o, busy: make(chan struct{}, 1), now: make(chan struct{}, 1), pairs: map[string]*state{}}
+}
+
+// peer is a cell that can be asked, this one too.
+type peer struct {
+	name string
+	ask  func(ctx context.Context, op string, q question, out any) error
+}
+
+func caller(name string, c Caller) peer {
+	return peer{name, func(ctx context.Context, op string, q question, out any) error {
+		return c.Admin(ctx, "POST", "/reconcile/"+op, q, out)
+	}}
+}
+
+func (r *Reconciler) other(to string) (peer, error) {
+	if to == r.o.Cell {
+		return peer{to, func(ctx context.Context, op string, q question, out any) error {
+			got, err := r.answer(ctx, op, q)
+			if err != nil {
+				return err
+			}
+			b, err := json.Marshal(got)
+			if err != nil {
+				return err
+			}
+			return json.Unmarshal(b, out)
+		}}, nil
+	}
+	c, ok := r.o.Peers[to]
+	if !ok {
+		return peer{}, fmt.Errorf("%s knows no way to the agent of %s", r.o.Cell, to)
+	}
+	return caller(to, c), nil
+}
+
+// state is what is known of the transfers to one cell.
+type state struct {
+	recent time.Time // of the last look at the recent hours; zero = none
+	whole  time.Time // when the last look at all hours began
+	pass   pass
+	figure Figure
+	known  map[ref]Difference
+
+	notLooked [2]int // of the recent hours, of the others
+}
+
+// pass is a look at all hours, window by window, from the oldest.
+type pass struct {
+	began, next time.Time
+	sum         int64
+	notLooked   int
+}
+
+// Figure is what is known of a pair. A nil age is: not yet.
+type Figure struct {
+	To          string
+	RecentMS    *int64 // since the recent hours were compared
+	WholeMS     *int64 // since the oldest part of the last look at all hours
+	Transfers   int64  // compared by the last look at all hours; of the recent ones while there was none
+	Open        int    // in flight, of the recent ones
+	Differences []Difference
+	NotLooked   int    // differ in a digest only: too many
+	Error       string // why the last comparison wasn't one, or not of everything
+}
+
+// Figures says what is known of all pairs, by the payees' cell.
+func (r *Reconciler) Figures() []Figure {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := []Figure{}
+	age := func(at time.Time) *int64 {
+		if at.IsZero() {
+			return nil
+		}
+		ms := time.Since(at).Milliseconds()
+		return &ms
+	}
+	for _, to := range slices.Sorted(maps.Keys(r.pairs)) {
+		s := r.pairs[to]
+		f := s.figure
+		f.To, f.RecentMS, f.WholeMS, f.NotLooked = to, age(s.recent), age(s.whole), s.notLooked[0]+s.notLooked[1]
+		f.Differences = slices.SortedFunc(maps.Values(s.known), func(a, b Difference) int {
+			return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Kind, b.Kind))
+		})
+		out = append(out, f)
+	}
+	return out
+}
+
+// Run compares all pairs of this cell again and again until ctx ends: the recent
+// hours each time, of the others one window.
+func (r *Reconciler) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		began := time.Now()
+		cells, err := r.cells(ctx)
+		if err != nil && ctx.Err() == nil {
+			r.o.Log.Warn("reconciliation: who owns slots isn't known", "error", err)
+		}
+		for _, to := range cells {
+			if !r.alone(ctx) {
+				return nil
+			}
+			r.step(ctx, to)
+			<-r.now
+		}
+		wait(ctx, max(r.o.Each, time.Duration(r.o.Patience)*time.Since(began)))
+	}
+	return nil
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// cells are those that own slots; what is known of others is forgotten.
+func (r *Reconciler) cells(ctx context.Context) ([]string, error) {
+	var s span
+	if err := r.read(ctx, func(tx pgx.Tx) (err error) { s, err = spanOf(ctx, tx, false); return err }); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, to := range s.Cells {
+		if r.pairs[to] == nil {
+			r.pairs[to] = &state{known: map[ref]Difference{}}
+		}
+	}
+	maps.DeleteFunc(r.pairs, func(to string, _ *state) bool { return !slices.Contains(s.Cells, to) })
+	return s.Cells, nil
+}
+
+// step compares one pair's recent hours, and one window of the others.
+func (r *Reconciler) step(ctx context.Context, to string) {
+	now := time.Now()
+	recent, err := r.compare(ctx, to, now.Add(-r.o.Recent).Truncate(time.Hour), now.Add(longest), r.known(to))
+	r.note(ctx, to, recent, err, func(s *state) {
+		s.recent, s.figure.Open, s.notLooked[0] = now, recent.Open, recent.NotLooked
+		if s.whole.IsZero() {
+			s.figure.Transfers = recent.Transfers
+		}
+	})
+	if err != nil {
+		return
+	}
+	p, err := r.next(ctx, to)
+	if err != nil {
+		r.note(ctx, to, Pair{}, err, nil)
+		return
+	}
+	last := now.Add(-r.o.Recent).Truncate(time.Hour) // the rest are recent hours
+	until, whole := p.next.Add(r.o.Window), false
+	if whole = !until.Before(last); whole {
+		until = last
+	}
+	var old Pair
+	if p.next.Before(until) {
+		old, err = r.compare(ctx, to, p.next, until, r.known(to))
+	}
+	r.note(ctx, to, old, err, func(s *state) {
+		p.next, p.sum, p.notLooked = until, p.sum+old.Transfers, p.notLooked+old.NotLooked
+		s.notLooked[1] = max(s.notLooked[1], p.notLooked)
+		if whole {
+			s.whole, s.figure.Transfers, s.notLooked[1] = p.began, p.sum+recent.Transfers, p.notLooked
+			p = pass{}
+		}
+		s.pass = p
+	})
+}
+
+// next is where the pass over all hours goes on, or a new one.
+func (r *Reconciler) next(ctx context.Context, to string) (pass, error) {
+	r.mu.Lock()
+	var p pass
+	if s := r.pairs[to]; s != nil {
+		p = s.pass
+	}
+	r.mu.Unlock()
+	if !p.began.IsZero() {
+		return p, nil
+	}
+	p.began = time.Now()
+	other, err := r.other(to)
+	if err != nil {
+		return p, err
+	}
+	var mine, theirs span
+	if err := r.read(ctx, func(tx pgx.Tx) (err error) { mine, err = spanOf(ctx, tx, true); return err }); err != nil {
+		return p, err
+	}
+	if err := other.ask(ctx, opSpan, question{Oldest: true}, &theirs); err != nil {
+		return p, err
+	}
+	p.next = oldest(p.began, mine, theirs).Truncate(time.Hour)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.pairs[to]; s != nil {
+		s.pass = p // to find it took a look at everything: once is enough
+	}
+	return p, nil
+}
+
+// oldest is when the first transfer of any cell began.
+func oldest(now time.Time, all ...span) time.Time {
+	for _, s := range all {
+		if s.Oldest != nil {
+			now = earlier(now, *s.Oldest)
+		}
+	}
+	return now
+}
+
+func (r *Reconciler) known(to string) []ref {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.pairs[to]
+	if s == nil {
+		return nil
+	}
+	return unique(slices.Collect(maps.Keys(s.known)))
+}
+
+// note keeps what a comparison said; done is what else changes when it succeeded.
+// All that was known was looked at again with it.
+func (r *Reconciler) note(ctx context.Context, to string, p Pair, err error, done func(*state)) {
+	if ctx.Err() != nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.pairs[to]
+	if s == nil {
+		return
+	}
+	if err != nil {
+		s.figure.Error = err.Error()
+		r.o.Log.Debug("reconciliation", "to", to, "error", err)
+		return
+	}
+	if p.To != "" {
+		r.found(s, p)
+	}
+	done(s)
+}
+
+func (r *Reconciler) found(s *state, p Pair) {
+	had := s.known
+	s.known = map[ref]Difference{}
+	for _, d := range p.Differences {
+		k := ref{d.ID, d.FromSlot, d.ToSlot}
+		if _, ok := had[k]; !ok {
+			r.o.Log.Error("a transfer's two sides don't match", "alarm", true, "kind", d.Kind, "transfer", d.ID.String(), "from", d.From, "to", d.To, "text", d.Text)
+		}
+		s.known[k] = d
+	}
+	s.figure.Error = ""
+	if len(p.NotCompared) > 0 {
+		s.figure.Error = p.NotCompared[0]
+	}
+}
+
+// alone waits until nobody else looks and writes down; false when ctx ended.
+func (r *Reconciler) alone(ctx context.Context) bool {
+	select {
+	case r.now <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Again looks at the differences that are known, so that Figures says what is so
+// now. Where that fails, which it says by the payees' cell, they stay as they were.
+func (r *Reconciler) Again(ctx context.Context) map[string]error {
+	r.mu.Lock()
+	cells := slices.Sorted(maps.Keys(r.pairs))
+	r.mu.Unlock()
+	failed := map[string]error{}
+	for _, to := range cells {
+		if err := r.again(ctx, to); err != nil {
+			failed[to] = err
+		}
+	}
+	return failed
+}
+
+func (r *Reconciler) again(ctx context.Context, to string) error {
+	if len(r.known(to)) == 0 {
+		return nil
+	}
+	if !r.alone(ctx) {
+		return ctx.Err()
+	}
+	defer func() { <-r.now }()
+	refs := r.known(to)
+	other, err := r.other(to)
+	if err != nil {
+		return err
+	}
+	all, err := r.look(ctx, other, refs)
+	if err == nil {
+		r.keep(to, refs, all)
+	}
+	return err
+}
+
+// keep forgets those of refs that are no differences any more.
+func (r *Reconciler) keep(to string, refs []ref, all []Difference) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.pairs[to]
+	if s == nil {
+		return
+	}
+	for _, k := range refs {
+		delete(s.known, k)
+	}
+	for _, d := range all {
+		s.known[ref{d.ID, d.FromSlot, d.ToSlot}] = d
+	}
+}
