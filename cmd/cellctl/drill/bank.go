@@ -3,6 +3,7 @@ package drill
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"example.com/cellmart/cmd/cellctl/drill/bank"
@@ -46,6 +47,9 @@ func bankDrill(ctx context.Context, r *run) error {
 	})
 	if r.Sabotage && databases == nil {
 		return ErrLocalOnly
+	}
+	if bad := load.AtRest(ctx, r.Agents, time.Minute); len(bad) > 0 {
+		return fmt.Errorf("before anything is broken: %s", strings.Join(bad, "; "))
 	}
 	if err := b.Open(ctx); err != nil {
 		return err

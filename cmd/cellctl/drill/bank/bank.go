@@ -314,7 +314,7 @@ func (b *Bank) Settle(ctx context.Context, rest func(context.Context, time.Durat
 	group.SetLimit(b.size.workers)
 	for _, w := range b.book.all() {
 		lost := b.faults.lost(b.people.all[w.who].id.Slot())
-		if w.known && len(lost) == 0 {
+		if w.known && (len(lost) == 0 || w.id == 0) { // what was refused was promised to nobody
 			continue
 		}
 		group.Go(func() error { return b.put(inner, w, w.known && during(lost, w.answered)) })

@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	slotsAtOnce = 6                // of people, in one promotion
-	probes      = 3                // transfers that are sure to be lost with it
-	probeLimit  = time.Second      // of the 2 s after which the slot is marked
-	tries       = 8                // of a promotion: what is uncovered is refused, as it must be
-	toCover     = 40 * time.Second // for the copies to be in sync after whatever was broken
+	slotsAtOnce = 6           // of people, in one promotion
+	probes      = 3           // transfers that are sure to be lost with it
+	probeLimit  = time.Second // of the 2 s after which the slot is marked
+	tries       = 8           // of a promotion: what is uncovered is refused, as it must be
+	toCover     = time.Minute // for some copies to be in sync, whatever was broken
 )
 
 // promote fails some slots over at a moment when their standby lacks what their owner
@@ -40,10 +40,7 @@ func (f *faults) failover(ctx context.Context, gap time.Duration, between func(c
 	for try := range tries {
 		var at Place
 		if at, err = f.choose(ctx, int(gap.Milliseconds())+try); err != nil {
-			if pause(ctx, askAgain) != nil {
-				return err
-			}
-			continue
+			return err
 		}
 		err = f.fail(ctx, at, gap, between)
 		if !errors.Is(err, errNothing) {
@@ -65,30 +62,28 @@ func reason(err error) string {
 	return "other"
 }
 
-// choose gives slots of people with one owner and one standby that has all of it.
+// choose gives slots of people with one owner and one standby that has all of it, as
+// soon as there are some.
 func (f *faults) choose(ctx context.Context, turn int) (Place, error) {
-	var slots []routing.Slot
-	for _, who := range f.b.people.all {
-		slots = append(slots, who.id.Slot())
-	}
-	all, err := f.promoter.places(ctx, slots)
-	if err != nil || len(all) == 0 {
-		return Place{}, fmt.Errorf("no slot can be promoted: %w", err)
-	}
-	at := all[turn%len(all)]
-	if n := len(at.Slots); n > slotsAtOnce {
-		first := turn % (n - slotsAtOnce)
-		at.Slots, at.Epochs = at.Slots[first:first+slotsAtOnce], at.Epochs[first:first+slotsAtOnce]
-	}
-	limited, cancel := context.WithTimeout(ctx, toCover)
+	ctx, cancel := context.WithTimeout(ctx, toCover)
 	defer cancel()
 	for {
-		err := f.promoter.InSync(limited, at)
-		if err == nil {
-			err = f.promoter.unmarked(limited, at)
+		all, err := f.promoter.Places(ctx, f.b.slots())
+		if err == nil && len(all) == 0 {
+			err = errors.New("no slot has a standby")
 		}
-		if err == nil || pause(limited, askAgain) != nil {
-			return at, err
+		for i := range all {
+			at := all[(turn+i)%len(all)]
+			if n := len(at.Slots); n > slotsAtOnce {
+				first := turn % (n - slotsAtOnce)
+				at.Slots, at.Epochs = at.Slots[first:first+slotsAtOnce], at.Epochs[first:first+slotsAtOnce]
+			}
+			if err = errors.Join(f.promoter.InSync(ctx, at), f.promoter.Unmarked(ctx, at)); err == nil {
+				return at, nil
+			}
+		}
+		if pause(ctx, askAgain) != nil {
+			return Place{}, err
 		}
 	}
 }
@@ -190,7 +185,7 @@ func (b *Bank) Home(ctx context.Context) error {
 			}
 		}
 	}
-	now, err := f.promoter.places(ctx, slots)
+	now, err := f.promoter.Places(ctx, slots)
 	if err != nil {
 		return err
 	}

@@ -71,22 +71,23 @@ func newFaults(b *Bank) *faults {
 		done: map[string]int{}, skipped: map[string]string{}, refused: map[string]int{}}
 }
 
-// parts that are killed, of cells.
-var parts = [...]string{"user", "agent", "gateway", "nats", "postgres"}
-
 func (f *faults) decks() (machines, wires []fault) {
+	parts := []string{"user", "agent", "postgres"}
+	if !f.b.o.Short {
+		parts = append(parts, "gateway", "nats")
+	}
 	for _, name := range parts {
 		machines = append(machines, fault{"kill " + name, func(ctx context.Context, cell, _ string, gap time.Duration) error {
 			return f.kill(ctx, cell+"/"+name, gap)
 		}})
 	}
 	if !f.b.o.Short {
+		machines = append(machines, fault{"delete streams", f.deleteStreams})
 		for _, part := range []string{"global/control", "global/idgen"} {
 			machines = append(machines, fault{"kill " + part, func(ctx context.Context, _, _ string, gap time.Duration) error { return f.kill(ctx, part, gap) }})
 		}
 	}
-	machines = append(machines, fault{"delete store", f.deleteStore}, fault{"roll back store", f.rollBackStore},
-		fault{"delete streams", f.deleteStreams}, fault{"flush redis", f.flush})
+	machines = append(machines, fault{"delete store", f.deleteStore}, fault{"roll back store", f.rollBackStore}, fault{"flush redis", f.flush})
 	for range f.b.size.promote {
 		machines = append(machines, fault{promotion, f.promote})
 	}

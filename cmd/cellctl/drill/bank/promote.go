@@ -142,7 +142,7 @@ func (p Promoter) publish(ctx context.Context, at Place, reason string) error {
 	ctx, cancel := context.WithTimeout(ctx, toSwitch)
 	defer cancel()
 	for {
-		table, _, err := p.Control.Route(ctx, -1, 0)
+		table, _, err := p.Control.Route(ctx, 0, 0)
 		if err == nil && table != nil {
 			if a, _ := table.Slot(at.Slots[0]); a.Owner == at.Standby && a.Epoch > at.Epochs[0] {
 				return nil // the answer was lost, the table wasn't
@@ -165,7 +165,7 @@ func (p Promoter) publish(ctx context.Context, at Place, reason string) error {
 // at that moment. What the owner had beyond it is lost to the slot. An error that
 // isn't errNothing leaves it unknown.
 func (p Promoter) Promote(ctx context.Context, at Place, reason string) error {
-	return p.change(ctx, at, reason, p.unmarked)
+	return p.change(ctx, at, reason, p.Unmarked)
 }
 
 // HandOver moves slots to their standby without a loss: fenced, it waits until the
@@ -228,9 +228,9 @@ func (p Promoter) drained(ctx context.Context, at Place) error {
 	}
 }
 
-// places asks the owners who has the slots now, grouped by owner and standby. Slots
+// Places asks the owners who has the slots now, grouped by owner and standby. Slots
 // without a standby, and those that are fenced, are left out.
-func (p Promoter) places(ctx context.Context, slots []routing.Slot) ([]Place, error) {
+func (p Promoter) Places(ctx context.Context, slots []routing.Slot) ([]Place, error) {
 	groups := map[[2]string]*Place{}
 	for cell := range p.Databases {
 		err := p.on(ctx, cell, func(tx pgx.Tx) error {
@@ -265,12 +265,13 @@ func (p Promoter) places(ctx context.Context, slots []routing.Slot) ([]Place, er
 	return out, nil
 }
 
-// unmarked is nil when nobody has marked one of the slots uncovered: what was sent on
+// Unmarked is nil when nobody has marked one of the slots uncovered: what was sent on
 // before the standby had it would be lost by a promotion. ErrUncovered else.
-func (p Promoter) unmarked(ctx context.Context, at Place) error {
+func (p Promoter) Unmarked(ctx context.Context, at Place) error {
 	return p.on(ctx, at.Owner, func(tx pgx.Tx) error {
 		var bad *string
-		err := tx.QueryRow(ctx, `SELECT min(format('slot %s is marked since %s', slot, since)) FROM cell.uncovered WHERE slot = ANY ($1::int[])`, at.Slots).Scan(&bad)
+		err := tx.QueryRow(ctx, `SELECT min(format('slot %s is marked since %s', c.slot, c.since))
+			FROM unnest($1::int[], $2::bigint[]) AS u(slot, epoch) JOIN cell.uncovered c ON c.slot = u.slot AND c.epoch = u.epoch`, at.Slots, at.Epochs).Scan(&bad)
 		if err == nil && bad != nil {
 			err = fmt.Errorf("%w: %s", ErrUncovered, *bad)
 		}

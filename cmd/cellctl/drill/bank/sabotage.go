@@ -22,7 +22,7 @@ const (
 // transfers that its standby never had.
 func (b *Bank) PlantEarly(ctx context.Context) error {
 	f := b.faults
-	places, err := f.promoter.places(ctx, b.slots())
+	places, err := f.promoter.Places(ctx, b.slots())
 	if err != nil || len(places) == 0 {
 		return fmt.Errorf("sabotage: no slot can be promoted: %w", err)
 	}
