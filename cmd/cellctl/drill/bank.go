@@ -64,6 +64,9 @@ func bankDrill(ctx context.Context, r *run) error {
 func (r *run) judgeBank(ctx context.Context, b *bank.Bank) error {
 	rest := func(ctx context.Context, limit time.Duration) []string { return load.AtRest(ctx, r.Agents, limit) }
 	if r.Sabotage && r.Kind != bank.Twice {
+		if bad := rest(ctx, time.Minute); len(bad) > 0 { // only what the sabotage sends is to be lost
+			return fmt.Errorf("before the sabotage: %s", strings.Join(bad, "; "))
+		}
 		if err := b.PlantEarly(ctx); err != nil {
 			return err
 		}

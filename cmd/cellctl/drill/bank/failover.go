@@ -3,7 +3,6 @@ package bank
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 

@@ -21,11 +21,6 @@ const (
 // PlantEarly has a cell hold nothing, and fails a slot over once others have acted on
 // transfers that its standby never had.
 func (b *Bank) PlantEarly(ctx context.Context) error {
-	f := b.faults
-	places, err := f.promoter.Places(ctx, b.slots())
-	if err != nil || len(places) == 0 {
-		return fmt.Errorf("sabotage: no slot can be promoted: %w", err)
-	}
 	for _, cell := range b.o.Cells { // whichever owns what is chosen
 		undo, err := b.o.System.HoldNothing(ctx, cell.Name)
 		if err != nil {
@@ -34,7 +29,7 @@ func (b *Bank) PlantEarly(ctx context.Context) error {
 		b.o.After(undo)
 	}
 	b.o.Event("sabotage: no cell holds anything for its standbys")
-	err = f.failover(ctx, 0, func(ctx context.Context, at Place, sent []*write) error {
+	err := b.faults.failover(ctx, 0, func(ctx context.Context, at Place, sent []*write) error {
 		return until(ctx, func() error { return b.credited(ctx, sent) })
 	})
 	if err != nil {
