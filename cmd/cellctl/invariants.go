@@ -28,7 +28,7 @@ func invariants(ctx context.Context, c *cli, args []string) error {
 			if r.OK != nil {
 				word = map[bool]string{true: "ok", false: "VIOLATED"}[*r.OK]
 			}
-			fmt.Fprintf(w, "%-4s %-9s checked %-7d %s\n", r.ID, word, r.Checked, r.What)
+			fmt.Fprintf(w, "%-4s %-9s checked %-7d %.1f s ago: %s\n", r.ID, word, r.Checked, float64(r.AgeMS)/1000, r.What)
 			for _, v := range r.Violations {
 				fmt.Fprintln(w, "       ", v)
 			}

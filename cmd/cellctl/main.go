@@ -39,6 +39,7 @@ func verbs() []verb {
 		{"clock", "CELL --offset D [--postgres]", "set the clock of a cell's processes wrong, or right with 0", setClock},
 		{"transfer", "[ID]", "the story of one transfer; without ID, those that are stuck", transfers},
 		{"verify", "[--slots A-B] [--cells C,C] [--repair]", "compare every standby with its owner, row by row where they differ; writing goes on", verifyCopies},
+		{"reconcile", "[--cells C,C] [--since D]", "compare both sides of all transfers, pair of cells by pair of cells, while money moves", reconcileMoney},
 		{"invariants", "", "check the invariants over all cells", invariants},
 		{"load", "[--rate N] [--duration D] [--seed N] [--users N]", "requests on a fixed schedule, measured; invariants meanwhile", runLoad},
 		{"drill", strings.Join(drill.Names(false), "|") + " [--cell CELL] [--sabotage[=KIND]] [--short], --list", "break a part under load, with figures of who noticed", runDrill},

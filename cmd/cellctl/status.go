@@ -90,7 +90,7 @@ func printStatus(w io.Writer, all []cellStatus) {
 			fmt.Fprintf(w, "%s: database: %s\n", l.Cell, l.Status.DatabaseError)
 		}
 		if l.Status != nil {
-			for _, text := range append(stragglers(l.Status), outOfPlace(l.Status.Database)...) {
+			for _, text := range slices.Concat(stragglers(l.Status), outOfPlace(l.Status.Database), outOfBalance(l.Status)) {
 				fmt.Fprintf(w, "%s: %s\n", l.Cell, text)
 			}
 		}

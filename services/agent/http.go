@@ -48,6 +48,7 @@ type server struct {
 	cover    *cover                          // nil in the global zone
 	sent     func() map[string]agentapi.Ways // what the own dispatcher sent; nil in the global zone
 	places   *places                         // nil in the global zone
+	books    *books                          // nil in the global zone
 }
 
 // local is for the own zone and the operator.
@@ -70,6 +71,7 @@ func (s *server) local(o web.Options) http.Handler {
 	admin.GET("/facts/:part", s.handleFacts)
 	admin.Any("/control/*", s.handleControl)
 	admin.POST("/verify/:op", s.handleVerify)
+	admin.POST("/reconcile/:op", s.handleReconcile)
 	admin.GET("/transfers", s.handleStuck)
 	admin.GET("/transfers/:id", s.handleTransfer)
 	return e
@@ -83,6 +85,7 @@ func (s *server) peer(o web.Options) http.Handler {
 	e.GET("/standby", s.handleStandby)
 	e.POST("/incoming", s.handleIncoming, s.requireOperator) // control brings the key
 	e.POST("/admin/verify/:op", s.handleVerify, s.requireOperator)
+	e.POST("/admin/reconcile/:op", s.handleReconcile, s.requireOperator)
 	return e
 }
 
@@ -149,6 +152,7 @@ func (s *server) handleStatus(c echo.Context) error {
 		out.Faults[peer] = agentapi.Fault{DelayMS: f.Delay.Milliseconds(), CutOut: f.CutOut, CutIn: f.CutIn}
 	}
 	out.Sinks = s.sinks(c.Request().Context())
+	out.Reconciled, out.Books = s.books.reconciled(), s.books.looks()
 	if s.db == nil {
 		return c.JSON(http.StatusOK, out)
 	}
@@ -349,6 +353,9 @@ func (s *server) handleFacts(c echo.Context) error {
 		return err
 	}
 	f.Cell = s.cell
+	if c.Param("part") == agentapi.PartLocal {
+		s.books.add(c.Request().Context(), &f)
+	}
 	return c.JSON(http.StatusOK, f)
 }
 

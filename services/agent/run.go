@@ -147,6 +147,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		s.verify = newVerify(c, s.copies, log)
 		defer s.verify.Close()
 		s.places = keepClean(ctx, group, c, s.db, log, metrics)
+		s.books = keepBooks(ctx, group, c, s.db, log, metrics)
 		s.bank = openBank(c, pool, s.clock.Now, log)
 		exportCounts(ctx, metrics, k.db)
 		s.cover = newCover(c, k)

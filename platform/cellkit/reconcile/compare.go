@@ -44,10 +44,15 @@ type Pair struct {
 // whatever the digests say. What can't be compared is in the answer; an error says
 // that nothing was.
 func (r *Reconciler) Compare(ctx context.Context, to string, since, until time.Time) (Pair, error) {
-	return r.compare(ctx, to, since, until, nil)
+	var mine ranges
+	err := r.read(ctx, func(tx pgx.Tx) (err error) { mine, err = rangesOf(ctx, tx); return err })
+	if err != nil {
+		return Pair{}, err
+	}
+	return r.compare(ctx, mine, to, since, until, nil)
 }
 
-func (r *Reconciler) compare(ctx context.Context, to string, since, until time.Time, also []ref) (Pair, error) {
+func (r *Reconciler) compare(ctx context.Context, mine ranges, to string, since, until time.Time, also []ref) (Pair, error) {
 	began := time.Now()
 	p := Pair{From: r.o.Cell, To: to, Since: since, Until: until, Differing: []Hour{}, Differences: []Difference{}, NotCompared: []string{}}
 	other, err := r.other(to)
@@ -60,7 +65,7 @@ func (r *Reconciler) compare(ctx context.Context, to string, since, until time.T
 	}
 	var s start
 	err = r.read(ctx, func(tx pgx.Tx) (err error) {
-		s, err = begin(ctx, tx, to, there.Owned, since, until, r.o.Settled)
+		s, err = begin(ctx, tx, mine, to, there.Owned, since, until, r.o.Settled)
 		return err
 	})
 	if err != nil {

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -119,15 +120,34 @@ type start struct {
 	many    bool   // too many are open
 }
 
+// ranges are whose slots are whose, as a cell knows. They may be a little old: what
+// a row says counts only where its slot is owned when it's looked at.
+type ranges struct {
+	owned string            // this cell's
+	of    map[string]string // by owner
+}
+
+func rangesOf(ctx context.Context, tx pgx.Tx) (ranges, error) {
+	r := ranges{of: map[string]string{}}
+	rows, err := tx.Query(ctx, `SELECT owner, range_agg(int4range(slot, slot + 1))::text FROM cell.slots GROUP BY owner`)
+	if err != nil {
+		return r, err
+	}
+	var owner, slots string
+	if _, err := pgx.ForEachRow(rows, []any{&owner, &slots}, func() error { r.of[owner] = slots; return nil }); err != nil {
+		return r, err
+	}
+	return r, tx.QueryRow(ctx, ownSlots).Scan(&r.owned)
+}
+
+const ownSlots = `SELECT coalesce(range_agg(int4range(slot, slot + 1)), '{}')::text FROM cell.slots WHERE role = 'owner' AND state <> 'given'`
+
 // begin takes it. owned are the slots that the payees' cell says are its own.
-func begin(ctx context.Context, tx pgx.Tx, to, owned string, since, until time.Time, settled time.Duration) (start, error) {
-	var s start
-	err := tx.QueryRow(ctx, `
-		SELECT coalesce(range_agg(int4range(s.slot, s.slot + 1)) FILTER (WHERE o.slot IS NOT NULL), '{}')::text,
-			(coalesce(range_agg(int4range(s.slot, s.slot + 1)) FILTER (WHERE s.owner = $1), '{}') * $2::text::int4multirange)::text,
-			(coalesce(range_agg(int4range(s.slot, s.slot + 1)) FILTER (WHERE s.owner = $1), '{}') - $2::text::int4multirange)::text,
-			$3::timestamptz, least($4::timestamptz, now() - make_interval(secs => $5))
-		FROM cell.slots s LEFT JOIN cell.owned o ON o.slot = s.slot`, to, owned, since, until, settled.Seconds()).Scan(&s.From, &s.To, &s.apart, &s.Since, &s.Until)
+func begin(ctx context.Context, tx pgx.Tx, mine ranges, to, owned string, since, until time.Time, settled time.Duration) (start, error) {
+	s := start{scope: scope{From: mine.owned}}
+	err := tx.QueryRow(ctx, `SELECT (o.its * o.owned)::text, (o.its - o.owned)::text, $3::timestamptz, least($4::timestamptz, now() - make_interval(secs => $5))
+		FROM (SELECT $1::text::int4multirange AS its, $2::text::int4multirange AS owned) o`, cmp.Or(mine.of[to], "{}"), owned, since, until, settled.Seconds()).
+		Scan(&s.To, &s.apart, &s.Since, &s.Until)
 	if err != nil {
 		return s, err
 	}
@@ -159,8 +179,7 @@ func begin(ctx context.Context, tx pgx.Tx, to, owned string, since, until time.T
 // spanOf is what this cell has to compare; to find the oldest transfer takes a look
 // at all of them.
 func spanOf(ctx context.Context, tx pgx.Tx, oldest bool) (s span, err error) {
-	err = tx.QueryRow(ctx, `SELECT (SELECT cell FROM cell.identity), (SELECT coalesce(array_agg(DISTINCT owner ORDER BY owner), '{}') FROM cell.slots),
-			(SELECT coalesce(range_agg(int4range(slot, slot + 1)), '{}')::text FROM cell.owned),
+	err = tx.QueryRow(ctx, `SELECT (SELECT cell FROM cell.identity), ARRAY(SELECT owner FROM cell.slots GROUP BY owner ORDER BY owner), (`+ownSlots+`),
 			CASE WHEN $1 THEN least((SELECT min(created_at) FROM cell.transfers), (SELECT min(coalesce(begun_at, created_at)) FROM cell.credits)) END, now()`, oldest).
 		Scan(&s.Cell, &s.Cells, &s.Owned, &s.Oldest, &s.Now)
 	return s, err

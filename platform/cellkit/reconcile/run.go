@@ -23,10 +23,11 @@ type Options struct {
 	Log   *slog.Logger
 
 	// Of Run; 0 = what is said there.
-	Each     time.Duration // between two looks at a pair's recent hours: 10 s
-	Patience int           // a pause is at least so many times what was done before it took: 50
+	Each     time.Duration // between two looks at a pair's recent hours: 15 s
+	Patience int           // a pause is at least so many times what was done before it took: 100
 	Recent   time.Duration // 3 h
 	Window   time.Duration // of older hours, at a time: 24 h
+	Slow     time.Duration // between two windows, when all hours were compared once: 1 min
 
 	Settled time.Duration // what began so long ago is committed, or never will be: 3 s, a transaction has 2
 }
@@ -46,7 +47,8 @@ func New(o Options) *Reconciler {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	o.Each, o.Patience = cmp.Or(o.Each, 10*time.Second), cmp.Or(o.Patience, 50)
+	o.Each, o.Patience = cmp.Or(o.Each, 15*time.Second), cmp.Or(o.Patience, 100)
+	o.Slow = cmp.Or(o.Slow, time.Minute)
 	o.Settled = cmp.Or(o.Settled, 3*time.Second)
 	o.Recent, o.Window = cmp.Or(o.Recent, 3*time.Hour), cmp.Or(o.Window, 24*time.Hour)
 	return &Reconciler{o: o, busy: make(chan struct{}, 1), now: make(chan struct{}, 1), pairs: map[string]*state{}}
@@ -89,6 +91,7 @@ func (r *Reconciler) other(to string) (peer, error) {
 type state struct {
 	recent time.Time // of the last look at the recent hours; zero = none
 	whole  time.Time // when the last look at all hours began
+	slow   time.Time // of the last window of older hours
 	pass   pass
 	figure Figure
 	known  map[ref]Difference
@@ -144,7 +147,7 @@ func (r *Reconciler) Figures() []Figure {
 func (r *Reconciler) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		began := time.Now()
-		cells, err := r.cells(ctx)
+		mine, cells, err := r.cells(ctx)
 		if err != nil && ctx.Err() == nil {
 			r.o.Log.Warn("reconciliation: who owns slots isn't known", "error", err)
 		}
@@ -152,7 +155,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			if !r.alone(ctx) {
 				return nil
 			}
-			r.step(ctx, to)
+			r.step(ctx, mine, to)
 			<-r.now
 		}
 		wait(ctx, max(r.o.Each, time.Duration(r.o.Patience)*time.Since(began)))
@@ -170,33 +173,34 @@ func wait(ctx context.Context, d time.Duration) {
 }
 
 // cells are those that own slots; what is known of others is forgotten.
-func (r *Reconciler) cells(ctx context.Context) ([]string, error) {
-	var s span
-	if err := r.read(ctx, func(tx pgx.Tx) (err error) { s, err = spanOf(ctx, tx, false); return err }); err != nil {
-		return nil, err
+func (r *Reconciler) cells(ctx context.Context) (mine ranges, cells []string, err error) {
+	err = r.read(ctx, func(tx pgx.Tx) (err error) { mine, err = rangesOf(ctx, tx); return err })
+	if err != nil {
+		return mine, nil, err
 	}
+	cells = slices.Sorted(maps.Keys(mine.of))
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, to := range s.Cells {
+	for _, to := range cells {
 		if r.pairs[to] == nil {
 			r.pairs[to] = &state{known: map[ref]Difference{}}
 		}
 	}
-	maps.DeleteFunc(r.pairs, func(to string, _ *state) bool { return !slices.Contains(s.Cells, to) })
-	return s.Cells, nil
+	maps.DeleteFunc(r.pairs, func(to string, _ *state) bool { return !slices.Contains(cells, to) })
+	return mine, cells, nil
 }
 
 // step compares one pair's recent hours, and one window of the others.
-func (r *Reconciler) step(ctx context.Context, to string) {
+func (r *Reconciler) step(ctx context.Context, mine ranges, to string) {
 	now := time.Now()
-	recent, err := r.compare(ctx, to, now.Add(-r.o.Recent).Truncate(time.Hour), now.Add(longest), r.known(to))
+	recent, err := r.compare(ctx, mine, to, now.Add(-r.o.Recent).Truncate(time.Hour), now.Add(longest), r.known(to))
 	r.note(ctx, to, recent, err, func(s *state) {
 		s.recent, s.figure.Open, s.notLooked[0] = now, recent.Open, recent.NotLooked
 		if s.whole.IsZero() {
 			s.figure.Transfers = recent.Transfers
 		}
 	})
-	if err != nil {
+	if err != nil || !r.turn(to, now) {
 		return
 	}
 	p, err := r.next(ctx, to)
@@ -211,7 +215,7 @@ func (r *Reconciler) step(ctx context.Context, to string) {
 	}
 	var old Pair
 	if p.next.Before(until) {
-		old, err = r.compare(ctx, to, p.next, until, r.known(to))
+		old, err = r.compare(ctx, mine, to, p.next, until, r.known(to))
 	}
 	r.note(ctx, to, old, err, func(s *state) {
 		p.next, p.sum, p.notLooked = until, p.sum+old.Transfers, p.notLooked+old.NotLooked
@@ -222,6 +226,18 @@ func (r *Reconciler) step(ctx context.Context, to string) {
 		}
 		s.pass = p
 	})
+}
+
+// turn says whether a window of the older hours is due.
+func (r *Reconciler) turn(to string, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.pairs[to]
+	if s == nil || !s.whole.IsZero() && now.Sub(s.slow) < r.o.Slow {
+		return false
+	}
+	s.slow = now
+	return true
 }
 
 // next is where the pass over all hours goes on, or a new one.

@@ -69,7 +69,7 @@ func newWorld(t testing.TB) *world {
 	w.dbs[1].Disown(t, 0, half-1, "c1")
 	for i, name := range []string{"c1", "c2"} {
 		w.both[i] = reconcile.New(reconcile.Options{
-			Cell: name, Pool: w.dbs[i].App, Each: time.Millisecond, Patience: 1, Settled: time.Microsecond, Window: 12 * 24 * time.Hour,
+			Cell: name, Pool: w.dbs[i].App, Each: time.Millisecond, Patience: 1, Settled: time.Microsecond, Window: 12 * 24 * time.Hour, Slow: time.Millisecond,
 			Peers: map[string]reconcile.Caller{[]string{"c2", "c1"}[i]: direct{r: func() *reconcile.Reconciler { return w.both[1-i] }}},
 		})
 	}

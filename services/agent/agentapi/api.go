@@ -58,6 +58,8 @@ type Status struct {
 	Requests      *Requests        `json:"requests"` // null = no gateway was heard
 	Cover         *Cover           `json:"cover"`    // standbys of the own slots; null = no table yet, or no cell
 	Sinks         []Sink           `json:"sinks"`    // of the zone's changes, by name; null = not known, or none are told
+	Reconciled    []Reconciled     `json:"reconciled"` // transfers to each cell, both sides compared; null = no cell
+	Books         []LedgerLook     `json:"books"`      // the last look at the own ledger
 	Database      *Database        `json:"database"`
 	DatabaseError string           `json:"database_error,omitempty"`
 }

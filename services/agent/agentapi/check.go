@@ -73,7 +73,7 @@ func read(ctx context.Context, agents map[string]*Client, part string, missing m
 }
 
 func judge(v view, start time.Time) []Result {
-	j := &judgement{found: map[string][]string{}, checked: map[string]int64{}}
+	j := &judgement{found: map[string][]string{}, checked: map[string]int64{}, notes: map[string][]string{}}
 	for _, f := range v.local {
 		for id, n := range f.Checked {
 			j.checked[id] += n
@@ -82,10 +82,11 @@ func judge(v view, start time.Time) []Result {
 			j.add(x.ID, "%s: %s", f.Cell, x.Text)
 		}
 		if l := f.Leftovers; l != nil && l.Slots > 0 {
-			j.notes = append(j.notes, fmt.Sprintf("%s: %d rows of %d slots that it let go of wait to be cleaned up, since %v; %d of the slots are kept",
+			j.note("I2", fmt.Sprintf("%s: %d rows of %d slots that it let go of wait to be cleaned up, since %v; %d of the slots are kept",
 				f.Cell, l.Rows, l.Slots, (time.Duration(l.OldestMS)*time.Millisecond).Round(time.Second), l.Held))
 		}
 	}
+	j.running(v)
 	j.owners(v)
 	j.money(v)
 	j.stock(v)
@@ -101,11 +102,9 @@ func judge(v view, start time.Time) []Result {
 		if len(v.missing) > 0 {
 			r.Missing = v.missing
 		}
-		if n.id == "I2" {
-			slices.Sort(j.notes)
-			r.Notes = j.notes
-		}
+		r.Notes = slices.Sorted(slices.Values(j.notes[n.id]))
 		slices.Sort(found)
+		found = slices.Compact(found) // a cell's own look may have found it too
 		if len(found) > shownViolations {
 			found = append(found[:shownViolations:shownViolations], fmt.Sprintf("and %d more", len(found)-shownViolations))
 		}
@@ -118,8 +117,10 @@ func judge(v view, start time.Time) []Result {
 type judgement struct {
 	found   map[string][]string
 	checked map[string]int64
-	notes   []string // on I2
+	notes   map[string][]string
 }
+
+func (j *judgement) note(id, text string) { j.notes[id] = append(j.notes[id], text) }
 
 func (j *judgement) add(id, format string, args ...any) {
 	j.found[id] = append(j.found[id], fmt.Sprintf(format, args...))
@@ -173,6 +174,29 @@ func index[T any](facts map[string]Facts, rows func(Facts) []T, key func(T) id.I
 		}
 	}
 	return out
+}
+
+// running takes in what the cells' own looks found.
+func (j *judgement) running(v view) {
+	for _, f := range v.local {
+		for id, lines := range notesOn(f) {
+			for _, text := range lines {
+				j.note(id, text)
+			}
+		}
+		for _, r := range f.Reconciled {
+			for _, text := range r.Differences {
+				if r.Stale { // what is so now is read beside it
+					j.note("I4", fmt.Sprintf("%s: %s: so it was at the last look, and couldn't be looked at again", f.Cell, text))
+					continue
+				}
+				j.add("I4", "%s", text)
+			}
+			if n := r.Different - len(r.Differences); n > 0 && !r.Stale {
+				j.add("I4", "transfers from %s to %s: %d more differences", f.Cell, r.To, n)
+			}
+		}
+	}
 }
 
 func (j *judgement) money(v view) {

@@ -20,12 +20,16 @@ type Facts struct {
 	Checked   map[string]int64 `json:"checked,omitempty"` // rows looked at, by invariant
 	Found     []Found          `json:"found,omitempty"`
 	Leftovers *Leftovers       `json:"leftovers,omitempty"`
-	Transfers []TransferFact   `json:"transfers,omitempty"`
-	Orders    []OrderFact      `json:"orders,omitempty"`
-	Claims    []ClaimFact      `json:"claims,omitempty"`
-	Credits   []CreditFact     `json:"credits,omitempty"`
-	Holds     []HoldFact       `json:"holds,omitempty"`
-	Users     []UserFact       `json:"users,omitempty"`
+
+	Reconciled []Reconciled `json:"reconciled,omitempty"` // with the local part, as are the books
+	Books      []LedgerLook `json:"books,omitempty"`
+
+	Transfers []TransferFact `json:"transfers,omitempty"`
+	Orders    []OrderFact    `json:"orders,omitempty"`
+	Claims    []ClaimFact    `json:"claims,omitempty"`
+	Credits   []CreditFact   `json:"credits,omitempty"`
+	Holds     []HoldFact     `json:"holds,omitempty"`
+	Users     []UserFact     `json:"users,omitempty"`
 }
 
 // SlotRange is slots From to To that the cell owns, actively, at one epoch.
