@@ -17,6 +17,7 @@ import (
 	"example.com/cellmart/platform/cellkit/id"
 	"example.com/cellmart/platform/cellkit/idbank"
 	"example.com/cellmart/platform/cellkit/link"
+	"example.com/cellmart/platform/cellkit/outputcommit"
 	"example.com/cellmart/platform/cellkit/route"
 	"example.com/cellmart/platform/cellkit/standby"
 	"example.com/cellmart/platform/cellkit/verify"
@@ -48,6 +49,7 @@ type server struct {
 	cover    *cover                          // nil in the global zone
 	sent     func() map[string]agentapi.Ways // what the own dispatcher sent; nil in the global zone
 	places   *places                         // nil in the global zone
+	gate     *outputcommit.Gate              // nil in the global zone, and where outputs aren't held
 	books    *books                          // nil in the global zone
 }
 
@@ -83,6 +85,7 @@ func (s *server) peer(o web.Options) http.Handler {
 	e := web.New(o)
 	e.GET("/route", s.handleRoute)
 	e.GET("/standby", s.handleStandby)
+	e.POST("/standby/applied", s.handleApplied)
 	e.POST("/incoming", s.handleIncoming, s.requireOperator) // control brings the key
 	e.POST("/admin/verify/:op", s.handleVerify, s.requireOperator)
 	e.POST("/admin/reconcile/:op", s.handleReconcile, s.requireOperator)
@@ -158,6 +161,7 @@ func (s *server) handleStatus(c echo.Context) error {
 	}
 	out.Requests = s.requests.Sums(s.sent(), time.Now())
 	out.Cover = s.cover.figures()
+	out.Commit = s.commitStatus()
 	ctx, cancel := context.WithTimeout(c.Request().Context(), 2*time.Second)
 	defer cancel()
 	n, err := s.db.counts(ctx)

@@ -45,6 +45,7 @@ type Config struct {
 	CDCDSN, RedisAddr, Process       string
 	ApplierDSN                       string
 	CDCMaxBytes, CDCMaxWAL           int // 0 = what the relay takes by itself
+	OutputCommit                     string
 	RouteKey                         ed25519.PublicKey
 	Cells                            []string
 	Drain                            time.Duration
@@ -76,6 +77,7 @@ func loadConfig(getenv func(string) string) (Config, *env.Reader) {
 	if c.CDCDSN == "" {
 		c.CDCDSN = c.DSN
 	}
+	c.OutputCommit = readCommit(r)
 	c.CDCMaxBytes = r.Int("CDC_MAX_BYTES", 0, "bound of each sink's stream in bytes; 0 = 256 MiB")
 	c.CDCMaxWAL = r.Int("CDC_MAX_WAL", 0, "WAL in bytes that may be kept for sinks: alarms at 50 and 80 %, and there a sink that holds it up is detached; 0 = the server's max_slot_wal_keep_size, else 2 GiB")
 	var err error
@@ -153,9 +155,14 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		s.cover = newCover(c, k)
 		exportCover(metrics, s.cover)
 		group.Go(func() error { return s.cover.run(ctx) })
-		dispatcher := bus.NewDispatcher(bus.DispatcherOptions{
+		sending := bus.DispatcherOptions{
 			Cell: c.Zone, Pool: pool, NATSURL: c.NATSURL, Table: holder, Log: log, Metrics: metrics, Begins: begins,
-		})
+		}
+		if s.gate = openGate(c, pool, control, log, metrics); s.gate != nil {
+			sending.Commit = s.gate
+			group.Go(func() error { return s.gate.Run(ctx) })
+		}
+		dispatcher := bus.NewDispatcher(sending)
 		s.sent = func() map[string]agentapi.Ways { return sentWays(dispatcher.Asked()) }
 		exportLoop(metrics, s)
 		group.Go(func() error { return dispatcher.Run(ctx) })

@@ -39,6 +39,8 @@ func (s *server) routes(e *echo.Echo) {
 	e.POST("/route/acks", s.handleReport) // no key: it changes no table, and only agents reach control
 	e.POST("/route/init", s.handleInit, s.operatorOnly)
 	e.POST("/route/publish", s.handlePublish, s.operatorOnly)
+	e.GET("/marks", s.handleMarks)
+	e.POST("/marks", s.handleSetMarks)
 	e.GET("/exchanges", s.handleExchanges)
 	e.POST("/exchanges", s.handleExchange, s.operatorOnly)
 	e.POST("/exchanges/:id/cancel", s.handleCancel, s.operatorOnly)

@@ -59,14 +59,16 @@ func (s *Service) askHolds(ctx context.Context, tx *pg.Tx, o Order, kind string)
 }
 
 // releaseHolds sends RELEASE for every hold that isn't over at its home. One that
-// was never asked for, or is confirmed, is released all the same. early: no CONFIRM
-// was ever written, so the holds would also have ended by themselves.
-func (s *Service) releaseHolds(ctx context.Context, tx *pg.Tx, o Order, early bool) error {
+// was never asked for, or is confirmed, is released all the same. A RELEASE waits for
+// this slot's standby like anything final: were the cancelled order lost with its
+// cell, the new owner could take it on to PAID, and the RELEASE would then undo a
+// CONFIRM.
+func (s *Service) releaseHolds(ctx context.Context, tx *pg.Tx, o Order) error {
 	for _, h := range o.Holds {
 		if h.State == HoldRefused || h.State == HoldGone {
 			continue
 		}
-		if err := s.send(ctx, tx, inventoryapi.KindRelease, h, inventoryapi.Release{Hold: h.ID, Order: o.ID}, early); err != nil {
+		if err := s.send(ctx, tx, inventoryapi.KindRelease, h, inventoryapi.Release{Hold: h.ID, Order: o.ID}, false); err != nil {
 			return err
 		}
 	}

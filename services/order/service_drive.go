@@ -69,12 +69,12 @@ func (s *Service) perform(ctx context.Context, tx *pg.Tx, o Order, effect Effect
 	case Confirm:
 		return s.askHolds(ctx, tx, o, inventoryapi.KindConfirm)
 	case Release:
-		return s.releaseHolds(ctx, tx, o, true)
+		return s.releaseHolds(ctx, tx, o)
 	case UnfreezeAndRelease:
 		if err := s.post(ctx, tx, o, transfer.InFreeze, transfer.Available, "unfreeze"); err != nil {
 			return err
 		}
-		return s.releaseHolds(ctx, tx, o, false)
+		return s.releaseHolds(ctx, tx, o)
 	case Pay:
 		return s.pay(ctx, tx, o)
 	}

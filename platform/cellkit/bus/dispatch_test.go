@@ -389,23 +389,6 @@ func TestWhatLeaves(t *testing.T) {
 		start(t, c1.dispatcher().Run)
 		c1.spy(t).has(t, 10*time.Second, "c2", "do.it:a")
 	})
-	t.Run("gate", func(t *testing.T) {
-		t.Parallel()
-		c1, _ := newCells(t)
-		var opened atomic.Bool
-		d := bus.NewDispatcher(bus.DispatcherOptions{Cell: "c1", Pool: c1.agent, NATSURL: c1.nats.URL, Table: c1.table,
-			Gate: func(_ context.Context, m bus.Message) bool { return m.Key == "free" || opened.Load() }})
-		c1.send(t, 1, half, "held")
-		c1.send(t, 1, half, "free")
-		start(t, d.Run)
-		s := c1.spy(t)
-		s.has(t, 10*time.Second, "c2", "do.it:free")
-		if got, err := s.messages(t.Context(), "c2"); err != nil || got["do.it:held"] > 0 {
-			t.Errorf("stored %v, %v, want nothing that is held", got, err)
-		}
-		opened.Store(true)
-		s.has(t, 2*time.Second, "c2", "do.it:held")
-	})
 }
 
 // A full stream refuses, and its messages stay due; others are sent.

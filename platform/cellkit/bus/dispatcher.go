@@ -28,9 +28,9 @@ type DispatcherOptions struct {
 	Metrics  *obs.Metrics // nil = nobody looks
 	MaxBytes int64        // of each stream, 0 = 256 MiB
 
-	// Gate says whether a message may leave the cell now; nil = all may. One
-	// that may not is asked about again 100 ms later.
-	Gate func(ctx context.Context, m Message) bool
+	// Commit holds what isn't early until it may leave (P4); nil = nothing is held.
+	// It is this dispatcher's own.
+	Commit Commit
 
 	// Begins says of a request whether it begins what a person asked for, so that
 	// each of those is counted once; nil = none does.
@@ -46,6 +46,7 @@ type Dispatcher struct {
 	js     jetstream.JetStream
 	poke   chan struct{}
 	heal   chan struct{}
+	held   map[key]note            // of loop alone
 	step   func(name string) error // a failpoint of the tests, nil else
 	sent   *prometheus.CounterVec  // destination
 	failed *prometheus.CounterVec  // reason
@@ -59,7 +60,6 @@ const (
 	dispatchBatch = 256
 	ackLimit      = 3 * time.Second // a publish not acknowledged by then counts as not sent
 	retryAfter    = time.Second     // after a publish that didn't get through
-	gateAfter     = 100 * time.Millisecond
 	busyPoll      = 25 * time.Millisecond
 	idlePoll      = time.Second
 	checkEvery    = 10 * time.Second // the streams' existence
@@ -81,7 +81,7 @@ func NewDispatcher(o DispatcherOptions) *Dispatcher {
 	o.Log = o.Log.With("part", "dispatcher")
 	m := o.Metrics
 	return &Dispatcher{
-		o: o, asked: newAsked(m), relay: relay{o.Pool}, poke: make(chan struct{}, 1), heal: make(chan struct{}, 1),
+		o: o, asked: newAsked(m), relay: relay{o.Pool}, poke: make(chan struct{}, 1), heal: make(chan struct{}, 1), held: map[key]note{},
 		sent:   m.Counter("cellmart_bus_sent_total", "Messages that a stream has acknowledged.", "destination"),
 		failed: m.Counter("cellmart_bus_unsent_total", "Messages that didn't go out, and stay due.", "reason"),
 		late:   m.Gauge("cellmart_bus_due_age_seconds", "How long the most overdue message has been due.").WithLabelValues(),
@@ -151,13 +151,16 @@ func (d *Dispatcher) loop(ctx context.Context) {
 		case <-ctx.Done():
 		case <-d.poke:
 			pause = busyPoll
+		case <-d.ready():
+			pause = busyPoll
 		case <-t.C:
 		}
 		t.Stop()
 	}
 }
 
-// round claims one batch and sends it. It gives how many notes it claimed.
+// round claims one batch, and sends what of it isn't held, with what was held
+// before and may leave now. It gives how many notes it had to do with.
 func (d *Dispatcher) round(ctx context.Context) (int, error) {
 	table := d.o.Table.Load()
 	if table == nil || !d.nc.IsConnected() {
@@ -165,36 +168,44 @@ func (d *Dispatcher) round(ctx context.Context) (int, error) {
 	}
 	cctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	notes, err := d.relay.claim(cctx, dispatchBatch)
+	notes, err := d.relay.claim(cctx, dispatchBatch, d.o.Commit != nil)
 	if err != nil {
 		return 0, fmt.Errorf("claiming notes: %w", err)
 	}
-	if len(notes) == 0 {
-		return 0, nil
+	if len(notes) > 0 {
+		if err := d.at("claimed"); err != nil {
+			return len(notes), err
+		}
 	}
-	if err := d.at("claimed"); err != nil {
-		return len(notes), err
+	for _, n := range notes {
+		d.count(n, table)
 	}
-	replies, unsent, held := d.publish(ctx, table, notes)
+	leave, crowd := d.admit(notes)
+	leave = append(leave, d.released(table)...)
+	n := max(len(notes), min(len(leave), dispatchBatch-1)) // only a full claim says that there is more
+	if len(leave)+len(crowd) == 0 {
+		return n, nil
+	}
+	replies, unsent := d.publish(table, leave)
 	if err := d.at("published"); err != nil {
-		return len(notes), err
+		return n, err
 	}
 	// What was published is settled even when ctx has ended.
 	sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
-	err = errors.Join(d.relay.sent(sctx, replies), d.relay.unsent(sctx, unsent, retryAfter), d.relay.unsent(sctx, held, gateAfter))
+	err = errors.Join(d.relay.sent(sctx, replies), d.relay.unsent(sctx, unsent, retryAfter), d.relay.unsent(sctx, crowd, crowdWait))
 	if err != nil {
-		return len(notes), fmt.Errorf("settling notes: %w", err)
+		return n, fmt.Errorf("settling notes: %w", err)
 	}
-	return len(notes), nil
+	return n, nil
 }
 
 // publish sends each note on its own, all in flight at the same time, so that a
 // bad one, a full stream or a duplicate stops no other (S-M05). It gives the
-// replies that are through, what didn't go out, and what may not go yet. A note
-// that nobody can take (a slot that no cell has, a stream that a cell which is
-// away has left full) keeps the claim's long wait.
-func (d *Dispatcher) publish(ctx context.Context, table *routing.Table, notes []note) (replies, unsent, held []note) {
+// replies that are through, and what didn't go out. A note that nobody can take (a
+// slot that no cell has, a stream that a cell which is away has left full) keeps
+// the claim's long wait.
+func (d *Dispatcher) publish(table *routing.Table, notes []note) (replies, unsent []note) {
 	type flight struct {
 		note
 		owner string
@@ -210,11 +221,6 @@ func (d *Dispatcher) publish(ctx context.Context, table *routing.Table, notes []
 		}
 		if !validWords(n.Service) || !validWords(n.Kind) {
 			bad.add("subject", n, fmt.Errorf("service %q or kind %q can't be in a subject", n.Service, n.Kind))
-			continue
-		}
-		d.count(n, a.Owner)
-		if d.o.Gate != nil && !d.o.Gate(ctx, n.Message) {
-			held = append(held, n)
 			continue
 		}
 		ack, err := d.send(n, a.Owner)
@@ -250,7 +256,7 @@ func (d *Dispatcher) publish(ctx context.Context, table *routing.Table, notes []
 		}
 	}
 	d.complain(bad)
-	return replies, unsent, held
+	return replies, unsent
 }
 
 // full says whether a stream refused a message for lack of room.

@@ -32,7 +32,7 @@ func Look(ctx context.Context, pool *pgxpool.Pool, limit int) (waiting int, from
 	if waiting, _, _, err = r.state(ctx); err != nil {
 		return 0, nil, err
 	}
-	notes, err := r.claim(ctx, limit)
+	notes, err := r.claim(ctx, limit, false)
 	for _, n := range notes {
 		from = append(from, n.From)
 	}

@@ -138,17 +138,18 @@ func (d *Dispatcher) Asked() map[string]Asked {
 	return maps.Clone(d.asked.kinds)
 }
 
-// count counts a request at its first attempt. What only goes out at a later one,
-// because the stream was away, was counted then too.
-func (d *Dispatcher) count(n note, owner string) {
-	if n.Attempt != 1 || n.ReplyTo != "" {
+// count counts a request when it is claimed for its first attempt. What only goes
+// out at a later one, because the stream was away, was counted then too.
+func (d *Dispatcher) count(n note, t *routing.Table) {
+	a, ok := t.Slot(n.To)
+	if !ok || n.Attempt != 1 || n.ReplyTo != "" {
 		return
 	}
 	d.asked.mu.Lock()
 	defer d.asked.mu.Unlock()
 	k := d.asked.kinds[n.Kind]
 	way := "local"
-	if owner == d.o.Cell {
+	if a.Owner == d.o.Cell {
 		k.Local++
 	} else {
 		way = "messaged"

@@ -35,7 +35,7 @@ func TestClaimReadsOnlyWhatIsDue(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rows, err := conn.Query(t.Context(), "EXPLAIN (ANALYZE, TIMING off) "+bus.ClaimSQL, pgx.QueryExecModeSimpleProtocol, 256)
+		rows, err := conn.Query(t.Context(), "EXPLAIN (ANALYZE, TIMING off) "+bus.ClaimSQL, pgx.QueryExecModeSimpleProtocol, 256, true)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -41,7 +41,7 @@ type applierMetrics struct {
 	lag, slots                   *prometheus.GaugeVec
 }
 
-const heartbeatHold = 250 * time.Millisecond // others wait for positions
+const heartbeatHold = 20 * time.Millisecond // others wait for positions, and a heartbeat comes when one does
 
 // New makes an applier; nothing connects before Run.
 func New(o Options) *Applier {

@@ -35,6 +35,7 @@ type source struct {
 	copyOpen bool // a copy of some slots has begun and not ended
 	asked    bool
 	askedAt  time.Time
+	applied  chan struct{} // see news
 }
 
 const stalled = 30 * time.Second // of a copy without a message, before it's asked for again
@@ -133,6 +134,7 @@ func (s *source) piece(ctx context.Context, changes []cdc.Change, after cdc.Posi
 func (s *source) note(b *batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.tellApplied()
 	s.counts.rows += b.counts.rows
 	s.counts.older += b.counts.older
 	s.counts.foreign += b.counts.foreign

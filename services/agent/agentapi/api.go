@@ -7,6 +7,7 @@ import (
 
 	"example.com/cellmart/platform/cellkit/errs"
 	"example.com/cellmart/platform/cellkit/id"
+	"example.com/cellmart/platform/cellkit/outputcommit"
 	"example.com/cellmart/platform/routing"
 )
 
@@ -55,9 +56,14 @@ type Status struct {
 	Links         map[string]Link  `json:"links"`
 	Faults        map[string]Fault `json:"faults"`
 	ClockOffsetMS int64            `json:"clock_offset_ms"`
-	Requests      *Requests        `json:"requests"` // null = no gateway was heard
-	Cover         *Cover           `json:"cover"`    // standbys of the own slots; null = no table yet, or no cell
-	Sinks         []Sink           `json:"sinks"`    // of the zone's changes, by name; null = not known, or none are told
+	Requests      *Requests        `json:"requests"`   // null = no gateway was heard
+	Cover         *Cover           `json:"cover"`      // standbys of the own slots; null = no table yet, or no cell
+	Sinks         []Sink           `json:"sinks"`      // of the zone's changes, by name; null = not known, or none are told
+
+	// Commit is the outputs that wait for standbys, and the slots that are marked
+	// uncovered; null = no cell.
+	Commit *outputcommit.Status `json:"output_commit"`
+
 	Reconciled    []Reconciled     `json:"reconciled"` // transfers to each cell, both sides compared; null = no cell
 	Books         []LedgerLook     `json:"books"`      // the last look at the own ledger
 	Database      *Database        `json:"database"`

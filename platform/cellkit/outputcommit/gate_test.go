@@ -1,0 +1,175 @@
+package outputcommit_test
+
+import (
+	"fmt"
+	"testing"
+
+	"example.com/cellmart/platform/cellkit/bus"
+	"example.com/cellmart/platform/routing"
+)
+
+// Nothing final leaves before the standby has it, neither a request nor its reply;
+// what is early does.
+func TestNothingLeavesBeforeTheStandbyHasIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "c1", "c2")
+	c1, c2 := w.cells["c1"], w.cells["c2"]
+	v := &voters{}
+	for _, c := range w.cells {
+		other := map[*cell]*cell{c1: c2, c2: c1}[c]
+		c.relay()
+		c.apply(other.name)
+		c.consume()
+		c.send(v, strict)
+		c.heard.watch(func(id string) { // in the moment it leaves, the other cell has the row
+			slot, rest, _ := cut(id)
+			if slot != "1" && slot != fmt.Sprint(half+1) {
+				return
+			}
+			n, err := other.read("SELECT count(*) FROM cell.outbox WHERE slot = $1::int AND id = $2 AND NOT early", slot, rest)
+			early := rest[:3] == "try" || rest == bus.ReplyID(1, "try.it:early") || rest == bus.ReplyID(1, "try.it:early2")
+			if !early && (err != nil || n != "1") {
+				t.Errorf("%s left %s, which %s doesn't have (%v)", rest, c.name, other.name, err)
+			}
+		})
+	}
+	w.synced(c2, 1)
+	w.synced(c1, half+1)
+
+	c2.halt("applier") // from here on c2 has nothing new of c1
+	c1.ask(1, half+1, "a", false)
+	c1.ask(1, half+1, "early", true)
+	w.left(c1, "try.it:early") // and its early reply comes, while the standby of c1 stands still
+	w.left(c2, bus.ReplyID(1, "try.it:early"))
+	c1.held(1)
+	if n := c1.heard.times("do.it:a"); n != 0 {
+		t.Fatalf("the request left %d times before the standby had it", n)
+	}
+
+	c1.halt("applier") // and c1 nothing of c2
+	c2.apply("c1")
+	w.left(c1, "do.it:a")
+	w.waitFor("the effect", func() string { return missing(c2, "do a") })
+	c2.held(1)
+	c1.ask(1, half+1, "early2", true) // its reply comes after that of a was held
+	w.left(c2, bus.ReplyID(1, "try.it:early2"))
+	if n := c2.heard.times(bus.ReplyID(1, "do.it:a")); n != 0 {
+		t.Fatalf("the reply left %d times before the standby had it", n)
+	}
+	c1.apply("c2")
+	w.left(c2, bus.ReplyID(1, "do.it:a"))
+	w.waitFor("the end", func() string { return missing(c1, "done.it a") })
+
+	for i := range 50 {
+		c1.ask(1, half+1, fmt.Sprint("many", i), false)
+	}
+	w.waitFor("all of many", func() string { return missing(c1, "done.it many49", "done.it many0", "done.it many25") })
+	if n := c1.text("SELECT count(*) FROM cell.uncovered") + c2.text("SELECT count(*) FROM cell.uncovered"); n != "00" {
+		t.Errorf("marks: %s", n)
+	}
+	if got := c1.gate.Status().Released; got["covered"] < 51 || len(got) != 1 {
+		t.Errorf("c1 released %v, want 51 covered and nothing else", got)
+	}
+}
+
+func cut(id string) (slot, rest string, ok bool) {
+	for i, c := range id {
+		if c == '/' {
+			for j := len(id) - 1; j > i; j-- {
+				if id[j] == '/' {
+					return id[:i], id[i+1 : j], true
+				}
+			}
+		}
+	}
+	return "", "", false
+}
+
+func missing(c *cell, effects ...string) string {
+	for _, e := range effects {
+		if n, err := c.read("SELECT count(*) FROM toy.effects WHERE what = $1", e); err != nil || n != "1" {
+			return fmt.Sprint(e, ": ", n, " ", err)
+		}
+	}
+	return ""
+}
+
+// A request that is claimed again and again while it is held is one message, and
+// its note is settled when it has left.
+func TestClaimedAgainWhileHeld(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "c1", "c2")
+	c1, c2 := w.cells["c1"], w.cells["c2"]
+	c1.relay()
+	c2.apply("c1")
+	w.synced(c2, 1)
+	c2.halt("applier")
+	c1.super("BEGIN; SELECT cell.enter(1, 1); INSERT INTO cell.outbox (slot, id, to_slot, service, kind, key, body, reply_to) VALUES (1, 'r', 9000, 'toy', 'x', 'r', '{}', 'q'); COMMIT")
+	c1.send(&voters{}, strict)
+	w.waitFor("three claims", func() string {
+		if n := c1.text("SELECT attempts FROM cell.relay WHERE id = 'r'"); n < "3" {
+			return n
+		}
+		return ""
+	})
+	if st := c1.gate.Status(); st.Held != 1 || c1.heard.times("r") != 0 {
+		t.Errorf("%+v, left %d times", st, c1.heard.times("r"))
+	}
+	c2.apply("c1")
+	w.left(c1, "r")
+	w.waitFor("the note's end", func() string {
+		if n := c1.text("SELECT count(*) FROM cell.relay"); n != "0" {
+			return n + " notes"
+		}
+		return ""
+	})
+}
+
+// During an exchange both the old and the new standby gate, from the moment that the
+// new one is in sync; before that only the old one.
+func TestExchangeGatesOnBoth(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "c1", "c2", "c3")
+	c1, c2, c3 := w.cells["c1"], w.cells["c2"], w.cells["c3"]
+	v := &voters{}
+	c1.relay()
+	c2.apply("c1")
+	w.synced(c2, 1)
+	c1.send(v, strict)
+	incoming := func(slot routing.Slot) {
+		c1.super("SELECT cell.set_incoming(ARRAY[$1::int], 'c3')", slot)
+	}
+	incoming(1)
+	c3.applier.Store(nil)
+	c1.ask(1, 2, "unknown", false)
+	c1.held(1) // of c3 nothing is known: it may be in sync
+	if c1.heard.times("do.it:unknown") != 0 {
+		t.Error("left although nothing is known of the incoming cell")
+	}
+	c3.apply("c1") // it says: not in sync (until it has heard of the slot, and copied it)
+	w.left(c1, "do.it:unknown")
+	w.synced(c3, 1)
+
+	c3.halt("applier")
+	c1.ask(1, 2, "both", false)
+	c1.ask(2, 3, "other", false) // not of the exchange, and behind it
+	w.left(c1, "do.it:other")
+	c1.held(1)
+	if c1.heard.times("do.it:both") != 0 {
+		t.Error("left before the incoming cell had it, which is in sync")
+	}
+	c3.apply("c1")
+	w.left(c1, "do.it:both")
+
+	c2.halt("applier")
+	c1.ask(1, 2, "old", false)
+	c1.held(1)
+	if c1.heard.times("do.it:old") != 0 {
+		t.Error("left before the old standby had it")
+	}
+	c2.apply("c1")
+	w.left(c1, "do.it:old")
+	if n := c1.text("SELECT count(*) FROM cell.uncovered"); n != "0" {
+		t.Errorf("%s marks in strict mode", n)
+	}
+}

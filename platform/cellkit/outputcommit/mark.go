@@ -1,0 +1,240 @@
+package outputcommit
+
+import (
+	"context"
+	"time"
+
+	"example.com/cellmart/platform/cellkit/bus"
+	"example.com/cellmart/platform/routing"
+)
+
+// Mark says that outputs of a slot have left although its standby may not have them:
+// until the mark is lifted nobody may be promoted on the copy.
+type Mark struct {
+	Slot        routing.Slot  `json:"slot"`
+	Epoch       routing.Epoch `json:"epoch"` // of the owner
+	Incarnation string        `json:"incarnation"`
+	Token       int64         `json:"token"` // grows from mark to mark within the incarnation: a lift names the newest that it lifts
+	Since       time.Time     `json:"since"`
+}
+
+// Marker is who must know of the marks before anything is sent on. Each call may be
+// made twice, and is given up after half a second.
+type Marker interface {
+	Mark(ctx context.Context, marks []Mark) error
+	Lift(ctx context.Context, marks []Mark) error
+	Marks(ctx context.Context) ([]Mark, error) // of this cell
+}
+
+const (
+	markLimit = 500 * time.Millisecond // for the voters
+	deafFor   = 5 * time.Second        // and then nobody waits for them for so long
+	busyEach  = 20 * time.Millisecond
+	dbLimit   = time.Second
+	dbAgain   = 250 * time.Millisecond
+)
+
+// mark sends on what doesn't wait any more: the row first, then the voters, then
+// the message.
+func (g *Gate) mark(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-g.wake:
+		}
+		g.mu.Lock()
+		late := g.late
+		g.late = nil
+		g.mu.Unlock()
+		if len(late) == 0 {
+			continue
+		}
+		if again, after := g.markAll(ctx, late); len(again) > 0 {
+			pause(ctx, after)
+			g.mu.Lock()
+			g.late = append(g.late, again...)
+			g.mu.Unlock()
+			signal(g.wake)
+		}
+	}
+}
+
+// group is the late tickets of one slot.
+type group struct {
+	tickets []*ticket
+	sent    int64
+}
+
+// markAll gives the tickets that must be tried again, and when.
+func (g *Gate) markAll(ctx context.Context, late []*ticket) (again []*ticket, after time.Duration) {
+	groups := map[state]*group{}
+	var asked []state
+	for _, t := range late {
+		k := state{t.Slot, t.Epoch, t.Standby, t.Incoming}
+		if groups[k] == nil {
+			groups[k] = &group{}
+			asked = append(asked, k)
+		}
+		groups[k].tickets = append(groups[k].tickets, t)
+		groups[k].sent = max(groups[k].sent, t.At)
+	}
+	if err := g.at("mark"); err != nil {
+		return late, dbAgain
+	}
+	// A slot is asked for once in a statement: of two states of it one is old, and comes to nothing.
+	for _, batch := range once(asked) {
+		rows, err := g.uncover(ctx, batch, groups)
+		if err != nil {
+			if ctx.Err() == nil {
+				g.o.Log.Warn("outputs wait: slots can't be marked uncovered", "slots", len(batch), "error", err)
+			}
+			for _, k := range batch {
+				again = append(again, groups[k].tickets...)
+			}
+			after = dbAgain
+			continue
+		}
+		if err := g.at("marked"); err != nil {
+			return late, dbAgain
+		}
+		told := g.tell(ctx, rows)
+		if err := g.at("told"); err != nil {
+			return late, dbAgain
+		}
+		g.mu.Lock()
+		for _, r := range rows {
+			again = append(again, g.sendOn(r, groups[r.state], told)...)
+		}
+		g.metrics.marked.Set(float64(len(g.uncovered)))
+		g.mu.Unlock()
+	}
+	return again, max(after, busyEach)
+}
+
+// once splits states into lists that have each slot once.
+func once(all []state) [][]state {
+	var out [][]state
+	for len(all) > 0 {
+		var batch, rest []state
+		seen := map[routing.Slot]bool{}
+		for _, k := range all {
+			if seen[k.slot] {
+				rest = append(rest, k)
+				continue
+			}
+			seen[k.slot] = true
+			batch = append(batch, k)
+		}
+		out, all = append(out, batch), rest
+	}
+	return out
+}
+
+// sendOn does with a slot's tickets what its row says. With mu held.
+func (g *Gate) sendOn(r verdict, of *group, told bool) (again []*ticket) {
+	switch r.verdict {
+	case "busy":
+		return of.tickets
+	case "gone":
+		for _, t := range of.tickets {
+			g.finish(t)
+			g.gone = append(g.gone, t.Held)
+		}
+		signal(g.readyC)
+	case "moved": // others are its standbys now: it waits for those
+		for _, t := range of.tickets {
+			g.finish(t)
+			g.hold(&ticket{Held: bus.Held{
+				Slot: t.Slot, ID: t.ID, Epoch: t.Epoch, Standby: r.standby, Incoming: r.incoming, Incarnation: t.Incarnation, At: t.At,
+			}, since: time.Now()})
+		}
+	default:
+		how := uncovered
+		if _, before := g.uncovered[r.slot]; !before {
+			how = timed
+		}
+		g.uncovered[r.slot] = r.epoch
+		if !r.marked && !told {
+			how = unmarked
+		}
+		for _, t := range of.tickets {
+			g.finish(t)
+			g.release(t, how)
+		}
+	}
+	return nil
+}
+
+// tell has the voters know of new marks. False: they didn't answer, and are told
+// later.
+func (g *Gate) tell(ctx context.Context, rows []verdict) bool {
+	var fresh []Mark
+	for _, r := range rows {
+		if r.verdict == "uncovered" && !r.marked {
+			fresh = append(fresh, r.mark)
+		}
+	}
+	if len(fresh) == 0 {
+		return true
+	}
+	g.mu.Lock()
+	deaf := g.o.Mark == nil || time.Since(g.deaf) < deafFor
+	g.mu.Unlock()
+	if deaf {
+		return false
+	}
+	return g.told(ctx, fresh)
+}
+
+// told tells the voters, and notes that they know.
+func (g *Gate) told(ctx context.Context, marks []Mark) bool {
+	if g.o.Mark == nil {
+		return false
+	}
+	look, cancel := context.WithTimeout(ctx, markLimit)
+	defer cancel()
+	err := g.o.Mark.Mark(look, marks)
+	if ctx.Err() != nil {
+		return false
+	}
+	g.heardVoters(err)
+	if err != nil {
+		return false
+	}
+	if err := g.noteMarked(ctx, marks); err != nil { // they are told once more
+		g.o.Log.Warn("marks", "error", err)
+	}
+	return true
+}
+
+// heardVoters notes whether they answer.
+func (g *Gate) heardVoters(err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	was := !g.deaf.IsZero()
+	if err == nil {
+		g.deaf = time.Time{}
+	} else {
+		g.deaf = time.Now()
+	}
+	if was != (err != nil) {
+		g.o.Log.Warn("who keeps the marks of uncovered slots", "error", err) // nil = it answers again
+	}
+}
+
+func (g *Gate) at(step string) error {
+	if g.o.step == nil {
+		return nil
+	}
+	return g.o.step(step)
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}

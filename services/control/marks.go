@@ -1,0 +1,106 @@
+package control
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/labstack/echo/v4"
+
+	"example.com/cellmart/platform/cellkit/errs"
+	"example.com/cellmart/platform/cellkit/outputcommit"
+	"example.com/cellmart/platform/cellkit/pg"
+	"example.com/cellmart/platform/cellkit/web"
+	"example.com/cellmart/platform/routing"
+	"example.com/cellmart/services/control/controlapi"
+)
+
+// maxMarks is how many slots one request may name.
+const maxMarks = 4 * routing.Slots
+
+// handleSetMarks: no key: it can only keep somebody from being promoted, and only
+// agents reach control.
+func (s *server) handleSetMarks(c echo.Context) error {
+	var m controlapi.MarkChange
+	if err := web.Bind(c, &m); err != nil {
+		return err
+	}
+	if len(m.Set)+len(m.Lift) > maxMarks {
+		return errs.Field("set", "and lift are more than %d", maxMarks)
+	}
+	if t := s.service.holder.Load(); t != nil {
+		if _, ok := t.Cell(m.Cell); !ok {
+			return controlapi.ErrZone
+		}
+	}
+	if err := s.service.store.setMarks(c.Request().Context(), m); err != nil {
+		return err
+	}
+	return c.NoContent(http.StatusNoContent)
+}
+
+func (s *server) handleMarks(c echo.Context) error {
+	list, err := s.service.store.marks(c.Request().Context(), c.QueryParam("cell"))
+	if err != nil {
+		return err
+	}
+	if t := s.service.holder.Load(); t != nil {
+		for i, m := range list {
+			a, ok := t.Slot(m.Slot)
+			list[i].Over = ok && a.Epoch > m.Epoch
+		}
+	}
+	return c.JSON(http.StatusOK, controlapi.Marks{Marks: list})
+}
+
+// setMarks is one transaction: all of it is stored, or nothing.
+func (s *store) setMarks(ctx context.Context, m controlapi.MarkChange) error {
+	return pg.Error(pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		if len(m.Lift) > 0 {
+			slots, _, incarnations, tokens, _ := columns(m.Lift)
+			_, err := tx.Exec(ctx, `DELETE FROM control.marks k USING (SELECT * FROM unnest($2::int[], $3::text[], $4::bigint[]) AS u(slot, incarnation, token) ORDER BY slot) u
+				WHERE k.cell = $1 AND k.slot = u.slot AND k.incarnation = u.incarnation AND k.token <= u.token`, m.Cell, slots, incarnations, tokens)
+			if err != nil {
+				return err
+			}
+		}
+		if len(m.Set) == 0 {
+			return nil
+		}
+		slots, epochs, incarnations, tokens, since := columns(m.Set)
+		_, err := tx.Exec(ctx, `INSERT INTO control.marks AS k (cell, slot, epoch, incarnation, token, since)
+			SELECT DISTINCT ON (slot) $1, slot, epoch, incarnation, token, since
+			FROM unnest($2::int[], $3::bigint[], $4::text[], $5::bigint[], $6::timestamptz[]) AS u(slot, epoch, incarnation, token, since) ORDER BY slot, token DESC
+			ON CONFLICT (cell, slot) DO UPDATE SET epoch = excluded.epoch, incarnation = excluded.incarnation, token = excluded.token,
+				since = excluded.since, marked_at = clock_timestamp()
+			WHERE k.incarnation <> excluded.incarnation AND k.epoch <= excluded.epoch OR k.incarnation = excluded.incarnation AND k.token < excluded.token`,
+			m.Cell, slots, epochs, incarnations, tokens, since)
+		return err
+	}))
+}
+
+func columns(marks []outputcommit.Mark) (slots []int32, epochs []int64, incarnations []string, tokens []int64, since []time.Time) {
+	for _, m := range marks {
+		slots, epochs, incarnations = append(slots, int32(m.Slot)), append(epochs, int64(m.Epoch)), append(incarnations, m.Incarnation)
+		tokens, since = append(tokens, m.Token), append(since, m.Since)
+	}
+	return slots, epochs, incarnations, tokens, since
+}
+
+// marks lists them by slot; those of one cell unless that is "".
+func (s *store) marks(ctx context.Context, cell string) ([]controlapi.Marked, error) {
+	rows, err := s.pool.Query(ctx, `SELECT cell, slot, epoch, incarnation, token, since, (extract(epoch FROM clock_timestamp() - marked_at) * 1000)::bigint
+		FROM control.marks WHERE $1 IN ('', cell) ORDER BY slot, cell`, cell)
+	if err != nil {
+		return nil, pg.Error(err)
+	}
+	out, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (m controlapi.Marked, err error) {
+		err = r.Scan(&m.Cell, &m.Slot, &m.Epoch, &m.Incarnation, &m.Token, &m.Since, &m.AgeMS)
+		return m, err
+	})
+	if out == nil {
+		out = []controlapi.Marked{}
+	}
+	return out, pg.Error(err)
+}
