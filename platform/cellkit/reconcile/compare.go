@@ -21,6 +21,8 @@ const (
 	looked   = 2_000  // transfers looked at in one comparison
 	lookMost = 500    // in one question
 	longest  = 366 * 24 * time.Hour
+	stepMost = 30 * time.Second // for a step of Run
+	spanMost = 5 * time.Second  // for a cell's first answer
 )
 
 // Pair is one comparison: transfers from one cell to another, begun from Since to
@@ -59,8 +61,8 @@ func (r *Reconciler) compare(ctx context.Context, mine ranges, to string, since,
 	if err != nil {
 		return p, err
 	}
-	var there span
-	if err := other.ask(ctx, opSpan, question{}, &there); err != nil {
+	there, err := other.span(ctx)
+	if err != nil {
 		return p, err
 	}
 	var s start
@@ -290,7 +292,8 @@ func (r *Reconciler) read(ctx context.Context, fn func(pgx.Tx) error) error {
 
 func inSnapshot(ctx context.Context, pool *pgxpool.Pool, fn func(pgx.Tx) error) error {
 	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly, IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '20s'"); err != nil {
+		// The plan depends on how many slots and open transfers there are, and takes no core from others.
+		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '20s'; SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL max_parallel_workers_per_gather = 0"); err != nil {
 			return err
 		}
 		return fn(tx)

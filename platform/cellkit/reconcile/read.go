@@ -39,7 +39,7 @@ func (t table) sql(query string) string {
 
 // inScope is the WHERE of a scope: $1 to $5.
 const inScope = `{at} >= $1 AND {at} < $2 AND {from} <@ $3::text::int4multirange AND {to} <@ $4::text::int4multirange AND {only}
-	AND NOT EXISTS (SELECT FROM unnest($5::bigint[]) o WHERE o = {id})`
+	AND {id} <> ALL ($5::bigint[])`
 
 func (s scope) args(more ...any) []any {
 	open := make([]int64, len(s.Open))

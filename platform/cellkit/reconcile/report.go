@@ -131,13 +131,20 @@ func each[C Caller, T any](cells map[string]C, f func(peer) (T, error), names []
 	return got, failed
 }
 
+// wide makes windows so wide that there aren't too many: a clock that was wrong for
+// a while leaves transfers of long ago behind.
+func wide(least, all time.Duration) time.Duration {
+	return min(max(least, all/100), longest-time.Hour)
+}
+
 // pairs has one cell compare with each of the others, window by window.
 func pairs(ctx context.Context, payer peer, cells []string, since, until time.Time) Report {
 	r := Report{}
 	for _, to := range cells {
 		line := Line{From: payer.name, To: to, Since: since, Until: since}
-		for at := since; at.Before(until); at = at.Add(window) {
-			end := earlier(at.Add(window), until)
+		width := wide(window, until.Sub(since))
+		for at := since; at.Before(until); at = at.Add(width) {
+			end := earlier(at.Add(width), until)
 			if !end.Before(until) {
 				end = end.Add(time.Minute) // the cell knows best what can be compared by now
 			}

@@ -3,8 +3,7 @@ package reconcile
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -54,39 +53,6 @@ func New(o Options) *Reconciler {
 	return &Reconciler{o: o, busy: make(chan struct{}, 1), now: make(chan struct{}, 1), pairs: map[string]*state{}}
 }
 
-// peer is a cell that can be asked, this one too.
-type peer struct {
-	name string
-	ask  func(ctx context.Context, op string, q question, out any) error
-}
-
-func caller(name string, c Caller) peer {
-	return peer{name, func(ctx context.Context, op string, q question, out any) error {
-		return c.Admin(ctx, "POST", "/reconcile/"+op, q, out)
-	}}
-}
-
-func (r *Reconciler) other(to string) (peer, error) {
-	if to == r.o.Cell {
-		return peer{to, func(ctx context.Context, op string, q question, out any) error {
-			got, err := r.answer(ctx, op, q)
-			if err != nil {
-				return err
-			}
-			b, err := json.Marshal(got)
-			if err != nil {
-				return err
-			}
-			return json.Unmarshal(b, out)
-		}}, nil
-	}
-	c, ok := r.o.Peers[to]
-	if !ok {
-		return peer{}, fmt.Errorf("%s knows no way to the agent of %s", r.o.Cell, to)
-	}
-	return caller(to, c), nil
-}
-
 // state is what is known of the transfers to one cell.
 type state struct {
 	recent time.Time // of the last look at the recent hours; zero = none
@@ -102,6 +68,7 @@ type state struct {
 // pass is a look at all hours, window by window, from the oldest.
 type pass struct {
 	began, next time.Time
+	window      time.Duration
 	sum         int64
 	notLooked   int
 }
@@ -146,7 +113,7 @@ func (r *Reconciler) Figures() []Figure {
 // hours each time, of the others one window.
 func (r *Reconciler) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		began := time.Now()
+		worked := time.Duration(0)
 		mine, cells, err := r.cells(ctx)
 		if err != nil && ctx.Err() == nil {
 			r.o.Log.Warn("reconciliation: who owns slots isn't known", "error", err)
@@ -155,10 +122,10 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			if !r.alone(ctx) {
 				return nil
 			}
-			r.step(ctx, mine, to)
+			worked += r.step(ctx, mine, to)
 			<-r.now
 		}
-		wait(ctx, max(r.o.Each, time.Duration(r.o.Patience)*time.Since(began)))
+		wait(ctx, max(r.o.Each, time.Duration(r.o.Patience)*worked))
 	}
 	return nil
 }
@@ -190,8 +157,11 @@ func (r *Reconciler) cells(ctx context.Context) (mine ranges, cells []string, er
 	return mine, cells, nil
 }
 
-// step compares one pair's recent hours, and one window of the others.
-func (r *Reconciler) step(ctx context.Context, mine ranges, to string) {
+// step compares one pair's recent hours, and one window of the others, and gives
+// how long that took, unless it waited in vain.
+func (r *Reconciler) step(ctx context.Context, mine ranges, to string) (worked time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, stepMost)
+	defer cancel()
 	now := time.Now()
 	recent, err := r.compare(ctx, mine, to, now.Add(-r.o.Recent).Truncate(time.Hour), now.Add(longest), r.known(to))
 	r.note(ctx, to, recent, err, func(s *state) {
@@ -200,16 +170,20 @@ func (r *Reconciler) step(ctx context.Context, mine ranges, to string) {
 			s.figure.Transfers = recent.Transfers
 		}
 	})
-	if err != nil || !r.turn(to, now) {
-		return
+	if err != nil {
+		return 0
+	}
+	worked = time.Since(now)
+	if !r.turn(to, now) {
+		return worked
 	}
 	p, err := r.next(ctx, to)
 	if err != nil {
 		r.note(ctx, to, Pair{}, err, nil)
-		return
+		return worked
 	}
 	last := now.Add(-r.o.Recent).Truncate(time.Hour) // the rest are recent hours
-	until, whole := p.next.Add(r.o.Window), false
+	until, whole := p.next.Add(p.window), false
 	if whole = !until.Before(last); whole {
 		until = last
 	}
@@ -226,6 +200,10 @@ func (r *Reconciler) step(ctx context.Context, mine ranges, to string) {
 		}
 		s.pass = p
 	})
+	if err != nil {
+		return worked
+	}
+	return time.Since(now)
 }
 
 // turn says whether a window of the older hours is due.
@@ -264,6 +242,7 @@ func (r *Reconciler) next(ctx context.Context, to string) (pass, error) {
 		return p, err
 	}
 	p.next = oldest(p.began, mine, theirs).Truncate(time.Hour)
+	p.window = wide(r.o.Window, p.began.Sub(p.next))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s := r.pairs[to]; s != nil {
@@ -295,7 +274,7 @@ func (r *Reconciler) known(to string) []ref {
 // note keeps what a comparison said; done is what else changes when it succeeded.
 // All that was known was looked at again with it.
 func (r *Reconciler) note(ctx context.Context, to string, p Pair, err error, done func(*state)) {
-	if ctx.Err() != nil {
+	if errors.Is(ctx.Err(), context.Canceled) {
 		return
 	}
 	r.mu.Lock()
