@@ -48,7 +48,7 @@ func keepBooks(ctx context.Context, group *errgroup.Group, c Config, db *store, 
 			peers[zone] = &agentapi.Client{BaseURL: "http://" + zone, HTTP: &http.Client{Transport: way}, OperatorKey: c.Operator}
 		}
 	}
-	b := &books{patience: 20, last: map[string]bookLook{}, pairs: reconcile.New(reconcile.Options{Cell: c.Zone, Pool: db.pool, Peers: peers, Log: log})}
+	b := &books{patience: 50, last: map[string]bookLook{}, pairs: reconcile.New(reconcile.Options{Cell: c.Zone, Pool: db.pool, Peers: peers, Log: log})}
 	group.Go(func() error { return b.pairs.Run(ctx) })
 	group.Go(func() error { b.watch(ctx, db, log, booksEach); return nil })
 	exportBooks(m, b)
