@@ -29,6 +29,8 @@ type Item struct {
 	OrderID   id.ID
 	CreatedAt time.Time
 	EndedAt   *time.Time
+	RefundOf  id.ID // kind Refund
+	Refunded  int64 // what was given back of it
 }
 
 // Place is where a list goes on: after this line. The zero Place is the start.
@@ -44,11 +46,11 @@ func List(ctx context.Context, tx pgx.Tx, slot routing.Slot, user id.ID, after P
 		after = Place{At: time.Now().Add(24 * time.Hour), ID: 1<<63 - 1}
 	}
 	rows, err := tx.Query(ctx, `
-		(SELECT id, false AS incoming, kind, from_user, to_user, amount, currency, state, reason, memo, order_id, created_at, ended_at
+		(SELECT id, false AS incoming, kind, from_user, to_user, amount, currency, state, reason, memo, order_id, created_at, ended_at, refund_of, refunded
 			FROM cell.transfers WHERE slot = $1 AND from_user = $2 AND (created_at, id) < ($3, $4)
 			ORDER BY created_at DESC, id DESC LIMIT $5)
 		UNION ALL
-		(SELECT transfer_id, true, kind, from_user, user_id, amount, currency, state, reason, memo, 0, created_at, created_at
+		(SELECT transfer_id, true, kind, from_user, user_id, amount, currency, state, reason, memo, 0, created_at, created_at, refund_of, refunded
 			FROM cell.credits WHERE slot = $1 AND user_id = $2 AND state = 'CREDITED' AND (created_at, transfer_id) < ($3, $4)
 			ORDER BY created_at DESC, transfer_id DESC LIMIT $5)
 		ORDER BY created_at DESC, id DESC LIMIT $5`, slot, user, after.At, after.ID, limit)
@@ -60,31 +62,39 @@ func List(ctx context.Context, tx pgx.Tx, slot routing.Slot, user id.ID, after P
 
 // Stuck is a transfer that has not ended, for operators.
 type Stuck struct {
-	Slot     routing.Slot    `json:"slot"`
-	ID       id.ID           `json:"id"`
-	Kind     Kind            `json:"kind"`
-	State    State           `json:"state"`
-	From     id.ID           `json:"from"`
-	To       id.ID           `json:"to"`
-	ToSlot   routing.Slot    `json:"to_slot"`
-	Amount   int64           `json:"amount"`
-	Currency string          `json:"currency"`
-	AgeMS    int64           `json:"age_ms"`
-	Attempts int             `json:"attempts"` // of the questions still open
-	Answer   json.RawMessage `json:"last_answer,omitempty"`
+	Slot     routing.Slot
+	ID       id.ID
+	Kind     Kind
+	State    State
+	From     id.ID
+	To       id.ID
+	ToSlot   routing.Slot
+	Amount   int64
+	Currency string
+	AgeMS    int64
+	Attempts int             // of the questions still open
+	Answer   json.RawMessage // the last one, when it could not be acted on
+	Parked   string          // why not
 }
+
+// stuckSQL finds open transfers by an index of their own, and of each its messages
+// by their keys: whatever has ended isn't read.
+const stuckSQL = `
+	SELECT t.slot, t.id, t.kind, t.state, t.from_user, t.to_user, t.to_slot, t.amount, t.currency,
+		(extract(epoch FROM clock_timestamp() - t.created_at) * 1000)::bigint,
+		coalesce((SELECT max(r.attempts) FROM cell.relay r WHERE r.slot = t.slot AND r.id IN ('transfer.credit:' || t.id, 'transfer.cancel:' || t.id)), 0),
+		p.body, coalesce(p.reason, '')
+	FROM cell.transfers t LEFT JOIN LATERAL (
+		SELECT p.message->'body' AS body, p.reason FROM cell.parked p
+		WHERE p.slot = t.slot AND p.from_slot = t.to_slot AND p.id IN ('re:' || t.slot || ':transfer.credit:' || t.id, 're:' || t.slot || ':transfer.cancel:' || t.id)
+			AND p.resolved_at IS NULL ORDER BY p.parked_at DESC LIMIT 1) p ON true
+	WHERE t.ended_at IS NULL AND t.created_at < now() - make_interval(secs => $1) AND EXISTS (SELECT FROM cell.owned s WHERE s.slot = t.slot)
+	ORDER BY t.created_at, t.id LIMIT $2`
 
 // ListStuck lists this cell's transfers that are older than age and have not
 // ended, oldest first. The pool may be of any role that reads.
 func ListStuck(ctx context.Context, pool *pgxpool.Pool, age time.Duration, limit int) ([]Stuck, error) {
-	rows, err := pool.Query(ctx, `
-		SELECT t.slot, t.id, t.kind, t.state, t.from_user, t.to_user, t.to_slot, t.amount, t.currency,
-			(extract(epoch FROM clock_timestamp() - t.created_at) * 1000)::bigint,
-			coalesce((SELECT sum(r.attempts) FROM cell.relay r WHERE r.slot = t.slot AND r.id IN ('transfer.credit:' || t.id, 'transfer.cancel:' || t.id)), 0)::int,
-			(SELECT o.reply FROM cell.outbox o WHERE o.slot = t.slot AND o.id IN ('transfer.credit:' || t.id, 'transfer.cancel:' || t.id) AND o.reply IS NOT NULL LIMIT 1)
-		FROM cell.transfers t JOIN cell.owned s ON s.slot = t.slot
-		WHERE t.ended_at IS NULL AND t.created_at < now() - make_interval(secs => $1)
-		ORDER BY t.created_at LIMIT $2`, age.Seconds(), limit)
+	rows, err := pool.Query(ctx, stuckSQL, age.Seconds(), limit)
 	if err != nil {
 		return nil, pg.Error(err)
 	}
