@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 
 	"example.com/cellmart/platform/cellkit/call"
 	"example.com/cellmart/platform/cellkit/errs"
@@ -22,7 +23,14 @@ func (g *Gateway) find(ctx context.Context, j *job, q relay.Request) (*http.Resp
 	case j.rule.slot == ofNew:
 		return g.register(ctx, j, q)
 	case j.rule.slot.scattered():
-		others, err := homes(g.table.Load(), j.slot)
+		t := g.table.Load()
+		others, err := homes(t, j.slot)
+		if j.rule.slot == ofParty && t != nil {
+			own, a, ok := t.Home(int64(j.user))
+			if p := (place{cell: a.Owner, slot: own, epoch: a.Epoch}); ok && own != j.slot && !slices.Contains(others, p) {
+				others = append(others, p)
+			}
+		}
 		if err != nil || len(others) > 0 {
 			return g.seek(ctx, j, q, others, err)
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -241,6 +242,33 @@ func TestNotFoundNeedsAllHomes(t *testing.T) {
 		defer res.Body.Close()
 		if res.StatusCode == http.StatusNotFound {
 			t.Error("404 after one home of two")
+		}
+	}
+}
+
+// While the payer's cell is away, a payee is told what their own home knows, at
+// whatever gateway; and nobody that there's no such transfer.
+func TestTransferWithoutThePayersCell(t *testing.T) {
+	w := newWorld(t, "c1", "c2", "c3")
+	payee, sent := w.userOf("c2"), id.Make(77, w.userOf("c1").Slot(), false)
+	path := "/api/v1/transfers/" + sent.String()
+	ask := func(at string) answer { return do(t, w.cells[at].public, "GET", path, "", as("user", payee)) }
+	for _, at := range []string{"c1", "c2", "c3"} {
+		ask(at).want(t, 200, "", "c1")
+	}
+	setFault(t, w.cells["c1"].border, link.Everyone, link.Fault{CutOut: true, CutIn: true})
+	for _, at := range []string{"c2", "c3"} {
+		waitFor(t, 30*time.Second, "the home of the payee answers", func() bool { return ask(at).status == 200 })
+		ask(at).want(t, 200, "", "c2")
+		calls := w.cells["c2"].services.calls()
+		if got := calls[len(calls)-1].Header.Get(call.HeaderSlot); got != payee.Slot().String() {
+			t.Errorf("%s: asked for slot %s, want the payee's, %s", at, got, payee.Slot())
+		}
+	}
+	w.cells["c2"].services.keeps() // it hasn't arrived there: the payer's home may have it
+	for _, at := range []string{"c2", "c3"} {
+		if a := ask(at); a.status != 503 {
+			t.Errorf("%s: %d, want 503", at, a.status)
 		}
 	}
 }

@@ -55,11 +55,12 @@ const (
 	ofID                   // where the user with the path's ID is at home
 	ofThing                // the path's ID has it, unless it went along with a user who was moved
 	ofNumber               // the same with the path's order number
+	ofParty                // as ofThing; while that is away, what the home of the user who asks knows of it
 )
 
 // scattered says that what is looked for may be in the slot that its ID has or in
 // any that was taken from that.
-func (f finder) scattered() bool { return f == ofThing || f == ofNumber }
+func (f finder) scattered() bool { return f == ofThing || f == ofNumber || f == ofParty }
 
 // access says who may ask.
 type access uint8

@@ -29,6 +29,7 @@ func rules() []rule {
 		{"POST", "/sessions", svcUser, ofPhone, anyone, "", ""},
 		{"GET", "/me", svcUser, ofUser, users, "", ""},
 		{"PATCH", "/me", svcUser, ofUser, users, "", ""},
+		{"DELETE", "/me", svcUser, ofUser, users, "", ""},
 		{"GET", "/me/addresses", svcUser, ofUser, users, "", ""},
 		{"POST", "/me/addresses", svcUser, ofUser, users, "", ""},
 		{"DELETE", "/me/addresses/:id", svcUser, ofUser, users, "id", ""},
@@ -39,8 +40,9 @@ func rules() []rule {
 		{"POST", "/transfers/preview", svcUser, ofUser, users, "", ""},
 		{"POST", "/transfers", svcUser, ofUser, users, "", ""},
 		{"GET", "/transfers", svcUser, ofUser, users, "", ""},
-		{"GET", "/transfers/:id", svcUser, ofThing, users, "id", ""},
+		{"GET", "/transfers/:id", svcUser, ofParty, users, "id", ""},
 		{"POST", "/transfers/:id/cancel", svcUser, ofUser, users, "id", ""},
+		{"POST", "/transfers/:id/refunds", svcUser, ofUser, users, "id", ""},
 		{"POST", "/seller", svcUser, ofUser, users, "", ""},
 
 		{"GET", "/products", svcCatalog, ofCell, anyone, "", "seller"},
@@ -171,9 +173,9 @@ func (g *Gateway) subject(ctx context.Context, j *job, found id.ID, body []byte)
 	case ofID:
 		j.who = found
 		return nil
-	case ofThing, ofNumber:
+	case ofThing, ofNumber, ofParty:
 		j.slot = found.Slot()
-		if j.from.hopped && j.from.slot >= routing.FirstUserSlot {
+		if j.from.hopped && (j.rule.slot == ofParty || j.from.slot >= routing.FirstUserSlot) {
 			j.slot = j.from.slot // the other gateway asks all its homes one by one
 		}
 		return nil

@@ -73,7 +73,7 @@ func TestBadInputCostsNoCall(t *testing.T) {
 		code, field              string
 	}{
 		{"no such path", "GET", "/api/v1/nowhere", "", own, 404, "NOT_FOUND", ""},
-		{"no such method", "DELETE", "/api/v1/me", "", own, 405, "METHOD_NOT_ALLOWED", ""},
+		{"no such method", "PUT", "/api/v1/me", "", own, 405, "METHOD_NOT_ALLOWED", ""},
 		{"services' own paths", "POST", "/internal/lookup", `{}`, own, 404, "NOT_FOUND", ""},
 		{"services' own paths under the prefix", "POST", "/api/v1/internal/lookup", `{}`, own, 404, "NOT_FOUND", ""},
 		{"up and down again", "GET", "/api/v1/products/../../../internal/skus", "", own, 404, "NOT_FOUND", ""},

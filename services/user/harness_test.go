@@ -173,8 +173,8 @@ func (w *world) pump() {
 	w.t.Error("messages without end")
 }
 
-// live pumps in the background until the test ends.
-func (w *world) live() {
+// live pumps in the background until the test ends, or calls stop.
+func (w *world) live() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -198,7 +198,9 @@ func (w *world) live() {
 			}
 		}
 	}()
-	w.t.Cleanup(func() { cancel(); <-ended })
+	stop = func() { cancel(); <-ended }
+	w.t.Cleanup(stop)
+	return stop
 }
 
 // response is what came back.

@@ -22,6 +22,7 @@ func (s *service) routes(e *echo.Echo) {
 	g.POST("/sessions", s.handleLogin)
 	g.GET("/me", s.handleMe)
 	g.PATCH("/me", s.handlePatchMe)
+	g.DELETE("/me", s.handleCloseMe)
 	g.GET("/me/addresses", s.handleAddresses)
 	g.POST("/me/addresses", s.handleAddAddress)
 	g.DELETE("/me/addresses/:id", s.handleDropAddress)
@@ -35,6 +36,7 @@ func (s *service) routes(e *echo.Echo) {
 	g.GET("/transfers", s.handleTransfers)
 	g.GET("/transfers/:id", s.handleTransfer)
 	g.POST("/transfers/:id/cancel", s.handleTakeBack)
+	g.POST("/transfers/:id/refunds", s.handleGiveBack)
 
 	in := e.Group("/internal")
 	in.POST("/lookup", s.handleLookup)
@@ -127,6 +129,17 @@ func (s *service) handlePatchMe(c echo.Context) error {
 	}
 	u, err := s.patchMe(c.Request().Context(), r, in)
 	return answer(c, http.StatusOK, u.wire(), err)
+}
+
+func (s *service) handleCloseMe(c echo.Context) error {
+	r, err := actor(c)
+	if err != nil {
+		return err
+	}
+	if err := s.closeMe(c.Request().Context(), r); err != nil {
+		return err
+	}
+	return c.NoContent(http.StatusNoContent)
 }
 
 func (s *service) handleAddresses(c echo.Context) error {

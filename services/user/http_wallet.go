@@ -183,3 +183,13 @@ func (s *service) handleTakeBack(c echo.Context) error {
 	out, err := s.takeBack(c.Request().Context(), r, n)
 	return answer(c, http.StatusAccepted, out, err)
 }
+
+func (s *service) handleGiveBack(c echo.Context) error {
+	of, err := web.PathID(c, "id")
+	if err != nil {
+		return err
+	}
+	return keyed(c, func(ctx context.Context, r call.Route, key string, in userapi.RefundRequest) (pg.Record, bool, error) {
+		return s.giveBack(ctx, r, key, of, in)
+	})
+}

@@ -134,6 +134,9 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	group.Go(func() error { return stock.Tell(ctx, ids, metrics) })
 	group.Go(func() error { return consumer.Run(ctx) })
 	group.Go(func() error { return transfer.RunExpire(ctx, pool, cfg.Sweep, p.Log) })
+	group.Go(func() error {
+		return transfer.Worker{Pool: pool, Next: ids.Next, Unpark: consumer.Unpark, Log: p.Log}.Run(ctx, cfg.Sweep)
+	})
 	group.Go(func() error { return s.ask(ctx, cfg.Sweep) })
 	return group.Wait()
 }

@@ -316,6 +316,12 @@ func (s *service) patchMe(ctx context.Context, r call.Route, in userapi.PatchMe)
 	return u, err
 }
 
+// closeMe closes the account of whoever asks. Nobody gets money into it any more,
+// and its phone stays taken.
+func (s *service) closeMe(ctx context.Context, r call.Route) error {
+	return s.store.write(ctx, entry(r), func(tx *pg.Tx) error { return closeAccount(ctx, tx, r.User) })
+}
+
 // openShop makes a seller. The answer has a new token, since the old one says
 // that they are none.
 func (s *service) openShop(ctx context.Context, r call.Route, in userapi.SellerRequest) (userapi.Session, error) {

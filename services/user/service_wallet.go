@@ -23,6 +23,7 @@ const (
 	routeDeposit  = "POST /wallet/deposits"
 	routeWithdraw = "POST /wallet/withdrawals"
 	routeTransfer = "POST /transfers"
+	routeRefund   = "POST /transfers/:id/refunds"
 )
 
 // once has the effect behind an Idempotency-Key once: fn makes it and gives the
@@ -135,7 +136,8 @@ func (s *service) outside(ctx context.Context, r call.Route, name, key string, i
 func shown(t transfer.Transfer, viewer id.ID) userapi.Transfer {
 	deadline := t.Deadline.UTC()
 	out := userapi.Transfer{ID: t.ID, Direction: "out", Kind: string(t.Kind), FromUser: t.From, ToUser: t.To, Amount: t.Amount, Currency: t.Currency,
-		State: string(t.State), Reason: t.Reason, Memo: t.Memo, OrderID: t.OrderID, CreatedAt: t.CreatedAt.UTC(), Deadline: &deadline, EndedAt: utc(t.EndedAt)}
+		State: string(t.State), Reason: t.Reason, Memo: t.Memo, OrderID: t.OrderID, CreatedAt: t.CreatedAt.UTC(), Deadline: &deadline, EndedAt: utc(t.EndedAt),
+		RefundOf: t.RefundOf, Refunded: t.Refunded}
 	if t.To == viewer {
 		out.Direction = "in"
 	}
@@ -150,17 +152,58 @@ func utc(t *time.Time) *time.Time {
 	return &u
 }
 
-// transfer is for its two parties, at the payer's home; for anyone else there is
-// no such thing.
-func (s *service) transfer(ctx context.Context, r call.Route, n id.ID) (userapi.Transfer, error) {
+// told is what one side has of a transfer: the payer's row, or else the payee's.
+type told struct {
+	sent     transfer.Transfer
+	received transfer.Credit
+	events   []transfer.Moment
+}
+
+// transfer is for its two parties, at the payer's home, or for the payee at their
+// own; for anyone else there is no such thing.
+func (s *service) transfer(ctx context.Context, r call.Route, n id.ID) (out userapi.Transfer, err error) {
 	t, err := s.store.transfer(ctx, r.Slot, n)
-	if err != nil {
-		return userapi.Transfer{}, err
+	switch {
+	case err != nil:
+		return out, err
+	case t.sent.ID != 0 && (t.sent.From == r.User || t.sent.To == r.User):
+		out = shown(t.sent, r.User)
+	case t.sent.ID == 0 && t.received.To == r.User:
+		c := t.received
+		at := c.CreatedAt.UTC()
+		out = userapi.Transfer{ID: c.Transfer, Direction: "in", Kind: string(c.Kind), FromUser: c.From, ToUser: c.To, Amount: c.Amount, Currency: c.Currency,
+			State: string(c.Verdict), Reason: c.Reason, Memo: c.Memo, CreatedAt: at, EndedAt: &at, RefundOf: c.RefundOf, Refunded: c.Refunded}
+	default:
+		return out, errs.ErrNotFound
 	}
-	if t.From != r.User && t.To != r.User {
-		return userapi.Transfer{}, errs.ErrNotFound
+	for _, e := range t.events {
+		out.History = append(out.History, userapi.TransferEvent{At: e.At.UTC(), Side: e.Side, State: e.State, Reason: e.Reason, Attempts: e.Attempts,
+			Refund: e.Refund, Amount: e.Amount})
 	}
-	return shown(t, r.User), nil
+	return out, nil
+}
+
+// giveBack starts a refund of what the user has received, once per key.
+func (s *service) giveBack(ctx context.Context, r call.Route, key string, of id.ID, in userapi.RefundRequest) (pg.Record, bool, error) {
+	if in.Amount < 0 || in.Amount > transfer.MaxBalance {
+		return pg.Record{}, false, errs.Field("amount", "must be a whole number from 1 on, in minor units, or be left out")
+	}
+	var err error
+	if in.Memo, err = textField("memo", in.Memo, 0, 200); err != nil {
+		return pg.Record{}, false, err
+	}
+	asked := struct {
+		Of id.ID
+		userapi.RefundRequest
+	}{of, in}
+	return s.once(ctx, r, routeRefund, key, asked, func(tx *pg.Tx) (pg.Record, error) {
+		n, err := s.ids.Next("transfer", r.User.Slot())
+		if err != nil {
+			return pg.Record{}, err
+		}
+		t, err := transfer.GiveBack(ctx, tx, transfer.Back{ID: n, Of: of, By: r.User, Amount: in.Amount, Memo: in.Memo})
+		return s.begun(tx, r, t, err)
+	})
 }
 
 // takeBack asks for a transfer back; only its payer may.
@@ -233,7 +276,8 @@ func (s *service) transfers(ctx context.Context, r call.Route, after transfer.Pl
 			direction = "in"
 		}
 		out.Items = append(out.Items, userapi.Transfer{ID: i.ID, Direction: direction, Kind: string(i.Kind), FromUser: i.From, ToUser: i.To,
-			Amount: i.Amount, Currency: i.Currency, State: i.State, Reason: i.Reason, Memo: i.Memo, OrderID: i.OrderID, CreatedAt: i.CreatedAt.UTC(), EndedAt: utc(i.EndedAt)})
+			Amount: i.Amount, Currency: i.Currency, State: i.State, Reason: i.Reason, Memo: i.Memo, OrderID: i.OrderID, CreatedAt: i.CreatedAt.UTC(), EndedAt: utc(i.EndedAt),
+			RefundOf: i.RefundOf, Refunded: i.Refunded})
 	}
 	return out, next, nil
 }

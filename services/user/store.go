@@ -136,6 +136,33 @@ func openShop(ctx context.Context, tx *pg.Tx, user id.ID, shop string) (User, er
 		tx.Slot, user, shop))
 }
 
+// closeAccount closes an account that has no money and nothing under way;
+// userapi.ErrNotEmpty, errs.ErrNotFound. The whole slot is held for it: whoever has
+// seen the account open has come out by then, and what they did is seen here.
+// (Credits only read whether an account is open, since a lock would cost each of
+// them, and closing is rare.) A closed one once more is no error.
+func closeAccount(ctx context.Context, tx *pg.Tx, user id.ID) error {
+	if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '1s'"); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(4401, $1)", int32(tx.Slot)); err != nil {
+		return err
+	}
+	var busy bool
+	err := tx.QueryRow(ctx, `SELECT closed_at IS NULL AND (
+			EXISTS (SELECT FROM cell.wallets WHERE slot = $1 AND user_id = $2 AND (available, frozen, suspense, recovery) <> (0, 0, 0, 0))
+			OR EXISTS (SELECT FROM cell.transfers WHERE slot = $1 AND from_user = $2 AND ended_at IS NULL))
+		FROM users.users WHERE slot = $1 AND id = $2`, tx.Slot, user).Scan(&busy)
+	switch {
+	case err != nil:
+		return notFound(err)
+	case busy:
+		return userapi.ErrNotEmpty
+	}
+	_, err = tx.Exec(ctx, `UPDATE users.users SET closed_at = now() WHERE slot = $1 AND id = $2 AND closed_at IS NULL`, tx.Slot, user)
+	return err
+}
+
 const (
 	maxAddresses   = 20
 	addressColumns = `id, recipient, phone, line, city, postcode, created_at`
@@ -226,8 +253,23 @@ func (s *store) statement(ctx context.Context, slot routing.Slot, user id.ID, cu
 	return out, err
 }
 
-func (s *store) transfer(ctx context.Context, slot routing.Slot, n id.ID) (out transfer.Transfer, err error) {
-	err = s.read(ctx, slot, func(tx pgx.Tx) error { out, err = transfer.Get(ctx, tx, slot, n); return err })
+// transfer gives a transfer with its history: the payer's side if it is of this
+// slot, else what the payee's side knows.
+func (s *store) transfer(ctx context.Context, slot routing.Slot, n id.ID) (out told, err error) {
+	err = s.read(ctx, slot, func(tx pgx.Tx) error {
+		out.sent, err = transfer.Get(ctx, tx, slot, n)
+		if err == nil {
+			out.events, err = transfer.SentHistory(ctx, tx, slot, out.sent)
+			return err
+		}
+		if !errs.IsKind(err, errs.NotFound) {
+			return err
+		}
+		if out.received, err = transfer.Received(ctx, tx, slot, n); err == nil {
+			out.events, err = transfer.ReceivedHistory(ctx, tx, slot, out.received)
+		}
+		return err
+	})
 	return out, err
 }
 

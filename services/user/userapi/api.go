@@ -20,6 +20,7 @@ var (
 	ErrSellerOther  = errs.New(errs.Conflict, "ALREADY_SELLER", "this account has a shop with another name")
 	ErrNoPayee      = errs.New(errs.Unprocessable, "UNKNOWN_PAYEE", "nobody has this phone number").At("to_phone")
 	ErrConfirm      = errs.New(errs.Unprocessable, "NOT_CONFIRMED", "this is not what was looked at, or too long ago: look at it again").At("confirm")
+	ErrNotEmpty     = errs.New(errs.Conflict, "ACCOUNT_NOT_EMPTY", "there is money in this account, or owed by it, or a transfer under way")
 	ErrTooMany      = errs.New(errs.Unprocessable, "TOO_MANY_ADDRESSES", "an account has at most 20 addresses")
 	ErrCellClosed   = errs.New(errs.Unavailable, "CELL_CLOSED", "this cell takes no new users at the moment").After(5 * time.Second)
 )
@@ -134,7 +135,7 @@ type Entry struct {
 	Amount    int64     `json:"amount"`
 	Currency  string    `json:"currency"`
 	Ref       string    `json:"ref"`  // transfer:<id>, order:<id>, deposit:<id>, withdrawal:<id>
-	Step      string    `json:"step"` // freeze, settle, reverse, credit, deposit, withdraw, unfreeze
+	Step      string    `json:"step"` // freeze, settle, reverse, credit, deposit, withdraw, unfreeze, owe, disown
 	Memo      string    `json:"memo,omitempty"`
 	Available int64     `json:"available"`
 	Frozen    int64     `json:"frozen"`
@@ -200,12 +201,20 @@ type Preview struct {
 	ExpiresAt time.Time `json:"expires_at"`
 }
 
+// RefundRequest is the body of POST /transfers/{id}/refunds.
+type RefundRequest struct {
+	Amount int64  `json:"amount"` // 0: all that is left
+	Memo   string `json:"memo"`
+}
+
 // Transfer is one transfer as one of its two parties sees it. State is FROZEN,
-// CANCELLING, SETTLED, REVERSED or REJECTED; in a payee's list it is CREDITED.
+// CANCELLING, SETTLED, REVERSED or REJECTED; in a payee's list, and for a payee while
+// the payer's cell is away, it is what the payee's home did: CREDITED, REFUSED,
+// CANCELLED.
 type Transfer struct {
 	ID        id.ID      `json:"id"`
 	Direction string     `json:"direction"` // out, in
-	Kind      string     `json:"kind"`      // transfer, order
+	Kind      string     `json:"kind"`      // transfer, order, refund
 	FromUser  id.ID      `json:"from_user"`
 	ToUser    id.ID      `json:"to_user"`
 	Amount    int64      `json:"amount"`
@@ -217,6 +226,23 @@ type Transfer struct {
 	CreatedAt time.Time  `json:"created_at"`
 	Deadline  *time.Time `json:"deadline,omitempty"`
 	EndedAt   *time.Time `json:"ended_at,omitempty"`
+	RefundOf  id.ID      `json:"refund_of,omitzero"` // kind refund: of which transfer
+	Refunded  int64      `json:"refunded,omitempty"` // what was given back of it; at the payee's with what is on its way
+
+	History []TransferEvent `json:"history,omitempty"` // of GET /transfers/{id}: oldest first
+}
+
+// TransferEvent is one thing that happened to a transfer: a state that one side
+// came to (the payer's FROZEN ..., the payee's CREDITED, REFUSED, CANCELLED), or a
+// REFUND.
+type TransferEvent struct {
+	At       time.Time `json:"at"`
+	Side     string    `json:"side"` // payer, payee
+	State    string    `json:"state"`
+	Reason   string    `json:"reason,omitempty"`
+	Attempts int       `json:"attempts,omitempty"` // how often the payee's home was asked, while it hasn't answered
+	Refund   id.ID     `json:"refund,omitzero"`    // REFUND: the transfer that gives back
+	Amount   int64     `json:"amount,omitempty"`   // REFUND
 }
 
 // Transfers is the answer of GET /transfers.
