@@ -37,7 +37,7 @@ func verbs() []verb {
 		{"link", "A B [--delay D] [--cut one-way|both|none]", "delay or cut the link from A to B", setLink},
 		{"ids", "[CELL]", "stock, rate, waits, fallback, bank and budget of IDs, per cell and kind, with age", showIDs},
 		{"clock", "CELL --offset D [--postgres]", "set the clock of a cell's processes wrong, or right with 0", setClock},
-		{"transfer", "[ID]", "the story of one transfer; without ID, those that are stuck", transfers},
+		{"transfer", "[ID [--retry|--cancel|--reverse] [--reason TEXT] [--wait D]] | --parked", "the story of one transfer, or have something done to it; without ID, those that are stuck, or what is parked of them", transfers},
 		{"verify", "[--slots A-B] [--cells C,C] [--repair]", "compare every standby with its owner, row by row where they differ; writing goes on", verifyCopies},
 		{"reconcile", "[--cells C,C] [--since D]", "compare both sides of all transfers, pair of cells by pair of cells, while money moves", reconcileMoney},
 		{"invariants", "", "check the invariants over all cells", invariants},

@@ -90,7 +90,7 @@ func begins(m bus.Message) bool {
 		return true
 	case transfer.KindCredit:
 		var b transfer.Body
-		return m.Decode(&b) == nil && b.Kind == transfer.User
+		return m.Decode(&b) == nil && b.Kind != transfer.Sales
 	}
 	return false
 }

@@ -75,7 +75,10 @@ func (s *server) local(o web.Options) http.Handler {
 	admin.POST("/verify/:op", s.handleVerify)
 	admin.POST("/reconcile/:op", s.handleReconcile)
 	admin.GET("/transfers", s.handleStuck)
+	admin.GET("/transfers/parked", s.handleParked)
 	admin.GET("/transfers/:id", s.handleTransfer)
+	admin.POST("/transfers/:id/jobs", s.handleAskJob)
+	admin.GET("/transfers/jobs/:job", s.handleJob)
 	return e
 }
 
@@ -361,33 +364,4 @@ func (s *server) handleFacts(c echo.Context) error {
 		s.books.add(c.Request().Context(), &f)
 	}
 	return c.JSON(http.StatusOK, f)
-}
-
-func (s *server) handleStuck(c echo.Context) error {
-	db, err := s.database()
-	if err != nil {
-		return err
-	}
-	all, err := db.stuck(c.Request().Context())
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, echo.Map{"items": all})
-}
-
-func (s *server) handleTransfer(c echo.Context) error {
-	db, err := s.database()
-	if err != nil {
-		return err
-	}
-	transfer, err := web.PathID(c, "id")
-	if err != nil {
-		return err
-	}
-	out, err := db.transfer(c.Request().Context(), transfer)
-	if err != nil {
-		return err
-	}
-	out.Cell = s.cell
-	return c.JSON(http.StatusOK, out)
 }

@@ -61,7 +61,8 @@ const wrong = `
 		($slot, 1, 1, $5, 'transfer', $1, $2, $slot, 5, 'CNY', 'SETTLED', now(), now() - interval '1 h', now());
 	INSERT INTO cell.credits (slot, epoch, rev, transfer_id, kind, user_id, from_user, from_slot, amount, currency, state) VALUES ($slot, 1, 1, $4, 'transfer', $2, $1, $slot, 1, 'CNY', 'CREDITED');
 	INSERT INTO cell.idempotency (slot, epoch, rev, actor, route, key, hash, ref) VALUES ($slot, 1, 1, $1, 'POST /orders', 'a', '', 'x'), ($slot, 1, 1, $1, 'POST /orders', 'b', '', 'x'),
-		($slot, 1, 1, $1, 'POST /wallet/withdrawals', 'c', '', '9');
+		($slot, 1, 1, $1, 'POST /wallet/withdrawals', 'c', '', '9'), ($slot, 1, 1, $1, 'POST /transfers/:id/refunds', 'd', '', '9');
+	UPDATE cell.credits SET refunded = 1 WHERE slot = $slot; UPDATE cell.transfers SET refunded = 1 WHERE slot = $slot AND state = 'SETTLED';
 	INSERT INTO cell.outbox (slot, epoch, rev, id, to_slot, service, kind, key, body, reply_service) VALUES ($slot, 1, 1, 'transfer.credit:$4', 1, 'user', 'transfer.credit', '$4', '{}', 'user');
 	INSERT INTO cell.relay (slot, id) VALUES ($slot, 'transfer.credit:$4');
 	INSERT INTO cell.parked (slot, epoch, rev, from_slot, id, digest, reason, message) VALUES ($slot, 1, 1, 1, 'm', 'd', 'r', '{}');
@@ -151,7 +152,7 @@ func TestStatusSeesOwnedSlotsOnly(t *testing.T) {
 		if err != nil || (len(stuck) == 1) != (role == "owner") {
 			t.Errorf("%s: stuck %v, %v", role, stuck, err)
 		}
-		shown, err := s.transfer(t.Context(), sent)
+		shown, err := s.transfer(t.Context(), sent, []routing.Slot{standbySlot})
 		if (err == nil) != (role == "owner") || role == "owner" && (shown.Source == nil || shown.Dest == nil || len(shown.Story) != 3) {
 			t.Errorf("%s: transfer %+v, %v", role, shown, err)
 		}

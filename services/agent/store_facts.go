@@ -65,6 +65,16 @@ func checks() []check {
 					UNION ALL SELECT slot, currency, -amount FROM {cell.credits} c WHERE state = 'CREDITED') x
 				GROUP BY slot, currency) t USING (slot, currency)
 			WHERE coalesce(w.clearing, 0) <> coalesce(t.amount, 0)`},
+		{"I4", "SELECT count(*) FROM {cell.credits} c WHERE refunded <> 0", `
+			SELECT format('transfer %s: %s of it are counted as given back, refunds that began make %s', transfer_id, coalesce(c.refunded, 0), coalesce(r.amount, 0))
+			FROM {cell.credits} c FULL JOIN (SELECT slot, refund_of AS transfer_id, sum(amount) AS amount
+				FROM {cell.transfers} t WHERE refund_of <> 0 AND state NOT IN ('REVERSED', 'REJECTED') GROUP BY slot, refund_of) r USING (slot, transfer_id)
+			WHERE coalesce(c.refunded, 0) <> coalesce(r.amount, 0)`},
+		{"I4", "SELECT count(*) FROM {cell.transfers} t WHERE refunded <> 0", `
+			SELECT format('transfer %s: %s of it are counted as come back, refunds that arrived make %s', id, coalesce(t.refunded, 0), coalesce(r.amount, 0))
+			FROM {cell.transfers} t FULL JOIN (SELECT slot, refund_of AS id, sum(amount) AS amount
+				FROM {cell.credits} c WHERE refund_of <> 0 AND state = 'CREDITED' GROUP BY slot, refund_of) r USING (slot, id)
+			WHERE coalesce(t.refunded, 0) <> coalesce(r.amount, 0)`},
 		{"I5", "SELECT count(*) FROM {inventory.stock} s", `
 			SELECT format('SKU %s: stocked %s, free %s, held %s, sold %s', sku, stocked, free, held, sold)
 			FROM {inventory.stock} s WHERE stocked <> free + held + sold OR least(free, held, sold) < 0`},
@@ -170,19 +180,20 @@ func look(ctx context.Context, tx pgx.Tx, c check, f *agentapi.Facts) error {
 func effects() []check {
 	all := []check{{"I9", "SELECT count(*) FROM {cell.idempotency} i", `
 		SELECT format('%s %s was made for %s keys: %s', route, ref, count(*), string_agg(key, ', '))
-		FROM {cell.idempotency} i WHERE route IN ('POST /orders', 'POST /transfers', 'POST /wallet/deposits', 'POST /wallet/withdrawals')
+		FROM {cell.idempotency} i WHERE route IN ('POST /orders', 'POST /transfers', 'POST /transfers/:id/refunds', 'operator: reverse', 'POST /wallet/deposits', 'POST /wallet/withdrawals')
 		GROUP BY slot, route, ref HAVING count(*) > 1`}}
-	for _, e := range []struct{ what, route, rows string }{
-		{"order", "POST /orders", "SELECT slot, id::text AS ref FROM {orders.orders} o"},
-		{"transfer", "POST /transfers", "SELECT slot, id::text AS ref FROM {cell.transfers} t WHERE kind = 'transfer'"},
-		{"deposit", "POST /wallet/deposits", "SELECT slot, substr(ref, 9) AS ref FROM {cell.postings} p WHERE ref LIKE 'deposit:%'"},
-		{"withdrawal", "POST /wallet/withdrawals", "SELECT slot, substr(ref, 12) AS ref FROM {cell.postings} p WHERE ref LIKE 'withdrawal:%'"},
+	for _, e := range []struct{ what, routes, rows string }{
+		{"order", "'POST /orders'", "SELECT slot, id::text AS ref FROM {orders.orders} o"},
+		{"transfer", "'POST /transfers'", "SELECT slot, id::text AS ref FROM {cell.transfers} t WHERE kind = 'transfer'"},
+		{"refund", "'POST /transfers/:id/refunds', 'operator: reverse'", "SELECT slot, id::text AS ref FROM {cell.transfers} t WHERE kind = 'refund'"},
+		{"deposit", "'POST /wallet/deposits'", "SELECT slot, substr(ref, 9) AS ref FROM {cell.postings} p WHERE ref LIKE 'deposit:%'"},
+		{"withdrawal", "'POST /wallet/withdrawals'", "SELECT slot, substr(ref, 12) AS ref FROM {cell.postings} p WHERE ref LIKE 'withdrawal:%'"},
 	} {
 		all = append(all, check{"I9", "SELECT 0", fmt.Sprintf(`
 			SELECT CASE WHEN i.ref IS NULL THEN format('%[1]s %%s has no Idempotency-Key', e.ref)
 				ELSE format('key %%s of user %%s names %[1]s %%s, which doesn''t exist', i.key, i.actor, i.ref) END
-			FROM (%[3]s) e FULL JOIN (SELECT slot, ref, key, actor FROM {cell.idempotency} x WHERE route = '%[2]s') i USING (slot, ref)
-			WHERE e.ref IS NULL OR i.ref IS NULL`, e.what, e.route, e.rows)})
+			FROM (%[3]s) e FULL JOIN (SELECT slot, ref, key, actor FROM {cell.idempotency} x WHERE route IN (%[2]s)) i USING (slot, ref)
+			WHERE e.ref IS NULL OR i.ref IS NULL`, e.what, e.routes, e.rows)})
 	}
 	return all
 }

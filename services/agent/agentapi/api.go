@@ -123,15 +123,3 @@ type Line struct {
 	At   time.Time `json:"at"`
 	What string    `json:"what"`
 }
-
-// StuckTransfer is a transfer that has not ended.
-type StuckTransfer struct {
-	ID       id.ID        `json:"id"`
-	Cell     string       `json:"cell"`
-	ToSlot   routing.Slot `json:"to_slot"`
-	State    string       `json:"state"`
-	Amount   int64        `json:"amount"`
-	Currency string       `json:"currency"`
-	AgeMS    int64        `json:"age_ms"`
-	Attempts int          `json:"attempts"` // of the message that is open
-}
