@@ -10,6 +10,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"example.com/cellmart/platform/cellkit/outputcommit"
 	"example.com/cellmart/services/agent/agentapi"
 )
 
@@ -90,7 +91,7 @@ func printStatus(w io.Writer, all []cellStatus) {
 			fmt.Fprintf(w, "%s: database: %s\n", l.Cell, l.Status.DatabaseError)
 		}
 		if l.Status != nil {
-			for _, text := range slices.Concat(stragglers(l.Status), outOfPlace(l.Status.Database), outOfBalance(l.Status)) {
+			for _, text := range slices.Concat(stragglers(l.Status), outOfPlace(l.Status.Database), outOfBalance(l.Status), outputs(l.Status.Commit)) {
 				fmt.Fprintf(w, "%s: %s\n", l.Cell, text)
 			}
 		}
@@ -116,6 +117,32 @@ func stragglers(s *agentapi.Status) []string {
 		case age > 2*wordEach:
 			out = append(out, fmt.Sprintf("%s is silent: it held table %d %s ago", p.Process, p.Version, age))
 		}
+	}
+	return out
+}
+
+// outputs says which slots' outputs leave without their standby, that none are held
+// at all, or that one has waited for too long; nothing when all is well.
+func outputs(s *outputcommit.Status) []string {
+	if s == nil {
+		return nil
+	}
+	ms := func(n int64) time.Duration {
+		return (time.Duration(n) * time.Millisecond).Round(100 * time.Millisecond)
+	}
+	var out []string
+	if s.Mode == "off" {
+		out = append(out, "outputs don't wait for standbys: AGENT_OUTPUT_COMMIT is off")
+	}
+	if s.OldestMS > 2*outputcommit.Limit.Milliseconds() {
+		out = append(out, fmt.Sprintf("%d outputs wait for a standby (%s), the oldest for %s", s.Held, s.Mode, ms(s.OldestMS)))
+	}
+	if u := s.Uncovered; u != nil && u.Slots > 0 {
+		text := fmt.Sprintf("%d slots are marked uncovered, the oldest for %s (seen %s ago)", u.Slots, ms(u.OldestMS), ms(u.AgeMS))
+		if u.Untold > 0 {
+			text += fmt.Sprintf(", control doesn't know of %d", u.Untold)
+		}
+		out = append(out, text)
 	}
 	return out
 }

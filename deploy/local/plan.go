@@ -152,6 +152,7 @@ func (l *layout) agent(zone, n int) Process {
 	} else {
 		targets = append(targets, "gateway="+l.addr(zone, portGatewayPeer), "gateway-public="+l.gateway(zone))
 		env["AGENT_PG_DSN"] = l.dsn("cellmart_agent", l.secrets.Agent, zone, portPG)
+		env["AGENT_OUTPUT_COMMIT"] = "timed"
 		env["AGENT_APPLIER_DSN"] = l.dsn("cellmart_applier", l.secrets.Applier, zone, portPG)
 	}
 	env["AGENT_TARGETS"] = strings.Join(targets, ",")

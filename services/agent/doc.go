@@ -21,6 +21,8 @@
 //	cell.id_* ──idbank.Bank──► the processes' stock of IDs when idgen is away; ids.json in
 //	ROUTE_DIR remembers how far that went
 //	outbox ──bus.Dispatcher──► XOUT streams of the own NATS
+//	         └─outputcommit.Gate──POST /standby/applied──► standbys' agents: do you have it?
+//	                             └─POST /marks──► control, when they don't (AGENT_OUTPUT_COMMIT)
 //	WAL ──cdc.Relay──► CDC_search, a stream of the own NATS
 //	rows of slots that were let go of ──cellkit/cleanup──► deleted in batches
 //	every table ──each minute──► rows in the wrong place (I2): a metric, status
@@ -41,6 +43,7 @@
 //	                            inside the cell; outbox rows wait
 //	NATS down                   tables are polled, messages wait in the outbox
 //	a table signed by another   refused
-//	a standby doesn't answer    after 5 s its slots are unknown, so uncovered
+//	a standby doesn't answer    after 5 s its slots are unknown, so uncovered; outputs wait for
+//	                            2 s, then their slots are marked (cellkit/outputcommit)
 //	the database went back      the bank is given up before anything comes out of it (cellkit/idbank)
 package agent

@@ -34,11 +34,19 @@
 //	             CANCELLED                                 DONE
 //
 // Each step may be done twice; a control killed at any line goes on from the rows.
+// The owner is asked once more when the target is in sync: what it has sent by then,
+// the target must have applied (P4.2).
 // Slots that get another owner meanwhile are left out. Control reaches the cells'
 // agents over the global zone's link, with the operator's key.
 //
-// Owns the tables control.route_versions (append only), control.exchanges and
-// control.exchange_parts.
+// # Marks
+//
+// POST /marks: an owner says that it has sent something on that a slot's standby may
+// not have, and later that this is over. Nobody is to be promoted on such a copy
+// (cellkit/outputcommit). Kept here until the cells' leases carry them.
+//
+// Owns the tables control.route_versions (append only), control.exchanges,
+// control.exchange_parts and control.marks.
 //
 // What can go wrong, and what happens then:
 //

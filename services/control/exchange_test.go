@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"example.com/cellmart/platform/cellkit/errs"
+	"example.com/cellmart/platform/cellkit/outputcommit"
 	"example.com/cellmart/platform/cellkit/pg/pgtest"
 	"example.com/cellmart/platform/routing"
 	"example.com/cellmart/services/agent/agentapi"
@@ -40,6 +41,8 @@ type cells struct {
 	heard    map[pair]uint64               // how far the target is with the owner
 	told     map[routing.Slot]map[string]bool
 	stuck    bool // targets don't go on
+	writes   bool // each question to an owner finds it further on
+	slow     bool // and a target that is in sync hasn't applied that yet
 	down     string
 	born     string // the owners' incarnation
 	calls    int
@@ -76,6 +79,8 @@ func (c *cells) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		out = c.own(cell, r.Body)
 	case "standby":
 		out = c.standBy(cell)
+	case "standby/applied":
+		out = c.applied(cell, r.Body)
 	}
 	_ = json.NewEncoder(w).Encode(out)
 }
@@ -106,7 +111,29 @@ func (c *cells) own(cell string, body io.Reader) agentapi.Here {
 		}
 	}
 	c.lsn[cell] += uint64(out.Changed)
+	if c.writes {
+		c.lsn[cell]++
+	}
 	out.LSN, out.AppliedRoute = fmt.Sprintf("0/%X", c.lsn[cell]), table.Version()
+	return out
+}
+
+func (c *cells) applied(cell string, body io.Reader) outputcommit.Answer {
+	var q outputcommit.Question
+	if err := json.NewDecoder(body).Decode(&q); err != nil {
+		c.t.Error(err)
+	}
+	p := pair{q.Source, cell}
+	if !c.stuck && !c.slow {
+		c.heard[p] = c.lsn[q.Source]
+	}
+	out := outputcommit.Answer{Incarnation: c.born, LSN: int64(c.heard[p]), InSync: map[routing.Slot]routing.Epoch{}}
+	for _, s := range q.Slots {
+		if c.copied[p][s] >= 2 {
+			a, _ := c.now().Slot(s)
+			out.InSync[s] = a.Epoch
+		}
+	}
 	return out
 }
 
@@ -227,6 +254,30 @@ func TestExchange(t *testing.T) {
 	b.rounds(t, id, 2)
 	if out, err := b.begin(t.Context(), set(0, 99, "c4")); err != nil || out.ID != 0 || b.cells.calls != before {
 		t.Errorf("asked for what is: %+v, %v, %d calls", out, err, b.cells.calls-before)
+	}
+}
+
+// What left the owner before it heard that the target is in sync may not be there:
+// the table names the target when it has passed what the owner says after that.
+func TestExchangeWaitsForWhatLeftBefore(t *testing.T) {
+	t.Parallel()
+	b := newExchangeBench(t)
+	b.cells.mu.Lock()
+	b.cells.writes, b.cells.slow = true, true
+	b.cells.mu.Unlock()
+	x, err := b.begin(t.Context(), set(0, 99, "c4"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := b.rounds(t, x.ID, 6)
+	if !strings.Contains(got, "COPYING") || !strings.Contains(got, "where that was when it was in sync") || b.standby(7) != "c2" {
+		t.Errorf("with a target that is in sync and behind: %s, standby %s", got, b.standby(7))
+	}
+	b.cells.mu.Lock()
+	b.cells.slow = false
+	b.cells.mu.Unlock()
+	if got := b.rounds(t, x.ID, 2); b.standby(7) != "c4" {
+		t.Errorf("with a target that has passed it: %s, standby %s", got, b.standby(7))
 	}
 }
 

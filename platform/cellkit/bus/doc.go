@@ -5,6 +5,8 @@
 //	-----------                                     ----------------
 //	business tx: rows + outbox row (+ relay note)
 //	agent: Dispatcher reads due notes
+//	   not early: held until Commit says that
+//	   the slot's standby has it (P4)
 //	   destination cell from the table, now
 //	   publish x.<cell>.<service>.<kind>
 //	   to stream XOUT_<cell> of its own NATS
@@ -24,6 +26,8 @@
 //
 //	what                                  then
 //	killed between commit and publish     the note is still due: published later
+//	claimed again while it is held        one message; the later claim is settled
+//	the slot goes while it is held        it isn't sent; its new owner does
 //	stream, consumer or store gone        made again; open requests are sent again
 //	stream full (DiscardNew)              the note stays due, with backoff
 //	message twice, or late                the inbox answers with the first reply

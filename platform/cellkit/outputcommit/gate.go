@@ -58,6 +58,7 @@ type ticket struct {
 	standby  *peer // that hasn't it yet, nil = it has
 	incoming *peer
 	late     bool // it waits no more: it's about to be marked, or sent
+	waited   bool // in vain
 	stuck    bool // strict: its standby isn't in sync
 }
 
@@ -259,6 +260,7 @@ func (g *Gate) expired(now time.Time) {
 			if p == nil {
 				continue
 			}
+			t.waited = t.waited || old || p.silent(now)
 			if old { // slow: what comes after this waits in vain too
 				p.late(t)
 			}

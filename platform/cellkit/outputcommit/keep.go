@@ -97,6 +97,11 @@ func (g *Gate) read(rows []row) {
 			g.uncovered[r.mark.Slot] = r.mark.Epoch
 		}
 	}
+	for _, t := range g.order { // claimed before it was known that waiting is in vain
+		if epoch, ok := g.uncovered[t.Slot]; ok && epoch == t.Epoch && !t.late && !g.o.Strict {
+			g.delay(t)
+		}
+	}
 	g.metrics.marked.Set(float64(len(g.uncovered)))
 }
 

@@ -150,15 +150,15 @@ func (g *Gate) sendOn(r verdict, of *group, told bool) (again []*ticket) {
 			}, since: time.Now()})
 		}
 	default:
-		how := uncovered
-		if _, before := g.uncovered[r.slot]; !before {
-			how = timed
-		}
 		g.uncovered[r.slot] = r.epoch
-		if !r.marked && !told {
-			how = unmarked
-		}
 		for _, t := range of.tickets {
+			how := uncovered
+			if t.waited {
+				how = timed
+			}
+			if !r.marked && !told {
+				how = unmarked
+			}
 			g.finish(t)
 			g.release(t, how)
 		}

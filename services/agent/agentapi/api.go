@@ -56,18 +56,18 @@ type Status struct {
 	Links         map[string]Link  `json:"links"`
 	Faults        map[string]Fault `json:"faults"`
 	ClockOffsetMS int64            `json:"clock_offset_ms"`
-	Requests      *Requests        `json:"requests"`   // null = no gateway was heard
-	Cover         *Cover           `json:"cover"`      // standbys of the own slots; null = no table yet, or no cell
-	Sinks         []Sink           `json:"sinks"`      // of the zone's changes, by name; null = not known, or none are told
+	Requests      *Requests        `json:"requests"` // null = no gateway was heard
+	Cover         *Cover           `json:"cover"`    // standbys of the own slots; null = no table yet, or no cell
+	Sinks         []Sink           `json:"sinks"`    // of the zone's changes, by name; null = not known, or none are told
 
 	// Commit is the outputs that wait for standbys, and the slots that are marked
 	// uncovered; null = no cell.
 	Commit *outputcommit.Status `json:"output_commit"`
 
-	Reconciled    []Reconciled     `json:"reconciled"` // transfers to each cell, both sides compared; null = no cell
-	Books         []LedgerLook     `json:"books"`      // the last look at the own ledger
-	Database      *Database        `json:"database"`
-	DatabaseError string           `json:"database_error,omitempty"`
+	Reconciled    []Reconciled `json:"reconciled"` // transfers to each cell, both sides compared; null = no cell
+	Books         []LedgerLook `json:"books"`      // the last look at the own ledger
+	Database      *Database    `json:"database"`
+	DatabaseError string       `json:"database_error,omitempty"`
 }
 
 // Clock is how far the clock of a zone's processes is set wrong.

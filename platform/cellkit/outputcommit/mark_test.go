@@ -1,0 +1,382 @@
+package outputcommit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"example.com/cellmart/platform/cellkit/bus"
+	"example.com/cellmart/platform/cellkit/outputcommit"
+	"example.com/cellmart/platform/routing"
+)
+
+// pair is c1 and c2, where c2 keeps copies of c1's slots 0 to 9.
+func pair(t *testing.T) (w *world, c1, c2 *cell) {
+	t.Helper()
+	w = newWorld(t, "c1", "c2")
+	c1, c2 = w.cells["c1"], w.cells["c2"]
+	c1.relay()
+	c2.apply("c1")
+	w.synced(c2, 1, 2, 3, 4)
+	return w, c1, c2
+}
+
+// marked looks, in the moment a message of a slot leaves, that it is marked: in the
+// own database, with a position behind it, and at the voters unless they are away.
+func (c *cell) marked(v *voters, told bool) {
+	c.heard.watch(func(id string) {
+		slot, rest, _ := cut(id)
+		if slot == "500" { // nobody stands by for it
+			return
+		}
+		var n routing.Slot
+		if _, err := fmt.Sscan(slot, &n); err != nil {
+			c.w.t.Error(err)
+		}
+		row, err := c.read("SELECT sent FROM cell.uncovered WHERE slot = $1", n)
+		if err != nil || row == "NULL" || told && !v.has(n) {
+			c.w.t.Errorf("%s leaves with row %s (%v), voters %v", rest, row, err, v.has(n))
+		}
+	})
+}
+
+func (c *cell) released(how string) uint64 { return c.gate.Status().Released[how] }
+
+// A standby that is slow, silent or gone holds an output for 2 s, and then nothing
+// more: the slot is marked first. When the standby is back the marks go.
+func TestTimed(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func(c2 *cell){
+		"slow":   func(c2 *cell) { c2.halt("applier") },
+		"silent": func(c2 *cell) { c2.silent.Store(true) },
+		"gone":   func(c2 *cell) { c2.halt("applier"); c2.applier.Store(nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, c1, c2 := pair(t)
+			v := &voters{}
+			c1.send(v, nil)
+			c1.ask(1, half+1, "before", false)
+			w.left(c1, "do.it:before")
+			fail(c2)
+			c1.marked(v, true)
+			c1.ask(1, half+1, "waits", false)
+			w.left(c1, "do.it:waits")
+			waited := c1.released("timed")
+			if waited == 0 {
+				t.Errorf("released %v, want one timed", c1.gate.Status().Released)
+			}
+			c1.ask(1, half+1, "same", false)
+			c1.ask(2, half+1, "other", false) // of another slot, which isn't marked yet
+			w.left(c1, "do.it:same")
+			w.left(c1, "do.it:other")
+			for n := range 20 {
+				c1.ask(3, half+1, fmt.Sprint("many", n), false)
+			}
+			w.left(c1, "do.it:many19")
+			if st := c1.gate.Status().Released; st["timed"] != waited || st["unmarked"] != 0 {
+				t.Errorf("released %v: want none that has waited after the first", st)
+			}
+			c1.heard.watch(nil)
+			c2.silent.Store(false)
+			c2.apply("c1")
+			w.waitFor("the marks go", func() string {
+				n := c1.text("SELECT count(*) FROM cell.uncovered")
+				if n == "0" && !v.has(1) && !v.has(2) && !v.has(3) {
+					return ""
+				}
+				return n + " rows"
+			})
+			was := c1.released("covered")
+			w.waitFor("outputs are covered again", func() string {
+				c1.ask(2, half+1, fmt.Sprint("after", time.Now().UnixNano()), false)
+				if c1.released("covered") == was {
+					return fmt.Sprint(c1.gate.Status().Released)
+				}
+				return ""
+			})
+		})
+	}
+}
+
+// A slot whose standby isn't in sync is uncovered: nothing waits.
+func TestNotInSyncIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "c1", "c2")
+	c1, c2 := w.cells["c1"], w.cells["c2"]
+	v := &voters{}
+	c2.apply("c1") // c1's relay doesn't run: there never is a copy
+	c1.send(v, nil)
+	c1.marked(v, true)
+	for n := range 5 {
+		c1.ask(routing.Slot(n), half, fmt.Sprint("k", n), false)
+	}
+	c1.ask(500, half, "alone", false) // nobody stands by for it
+	for n := range 5 {
+		w.left(c1, fmt.Sprint("do.it:k", n))
+	}
+	w.left(c1, "do.it:alone")
+	if st := c1.gate.Status(); st.Released["covered"]+st.Released["timed"] != 0 || st.Released["alone"] == 0 {
+		t.Errorf("released %v", st.Released)
+	}
+	c1.heard.watch(nil)
+	c1.relay()
+	w.synced(c2, 0, 1, 2, 3, 4)
+	w.waitFor("the marks go", func() string {
+		if n := c1.text("SELECT count(*) FROM cell.uncovered"); n != "0" || v.has(1) {
+			return n
+		}
+		return ""
+	})
+}
+
+// The voters don't answer: it is sent on, counted, and they are told later.
+func TestVotersAreAway(t *testing.T) {
+	t.Parallel()
+	w, c1, c2 := pair(t)
+	v := &voters{}
+	v.setDown(true)
+	c2.silent.Store(true)
+	c1.send(v, nil)
+	c1.marked(v, false)
+	c1.ask(1, half+1, "a", false)
+	w.left(c1, "do.it:a")
+	if n := c1.released("unmarked"); n == 0 {
+		t.Errorf("released %v, want it unmarked", c1.gate.Status().Released)
+	}
+	refused, err := outputcommit.Promotable(t.Context(), c1.db.Super, nil, map[routing.Slot]routing.Epoch{1: 1, 2: 1})
+	if err != nil || len(refused) != 1 || refused[1] == "" {
+		t.Errorf("refused %v, %v: want slot 1 only", refused, err)
+	}
+	v.setDown(false)
+	w.waitFor("the voters are told", func() string {
+		if n := c1.text("SELECT count(*) FROM cell.uncovered WHERE marked_at IS NOT NULL"); n != "1" || !v.has(1) {
+			return n
+		}
+		return ""
+	})
+	marks, err := v.Marks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused, err = outputcommit.Promotable(t.Context(), nil, marks, map[routing.Slot]routing.Epoch{1: 1, 2: 1})
+	if err != nil || len(refused) != 1 || refused[1] == "" {
+		t.Errorf("by the voters' marks: refused %v, %v: want slot 1 only", refused, err)
+	}
+	if refused, _ = outputcommit.Promotable(t.Context(), nil, marks, map[routing.Slot]routing.Epoch{1: 2}); len(refused) != 0 {
+		t.Errorf("at the next epoch: refused %v", refused)
+	}
+	// The mark goes while they are away again: they are told when they are back.
+	v.setDown(true)
+	c2.silent.Store(false)
+	w.waitFor("the row goes", func() string {
+		if n := c1.text("SELECT count(*) FROM cell.uncovered"); n != "0" {
+			return n
+		}
+		return ""
+	})
+	v.setDown(false)
+	w.waitFor("the voters hear of the lift", func() string {
+		if v.has(1) {
+			return "marked"
+		}
+		return ""
+	})
+}
+
+// Killed between any two of row, voters and message: nothing is lost, nothing has
+// left without its mark, and who starts again knows of it.
+func TestKilledWhileMarking(t *testing.T) {
+	t.Parallel()
+	for _, step := range []string{"mark", "marked", "told"} {
+		t.Run(step, func(t *testing.T) {
+			t.Parallel()
+			w, c1, c2 := pair(t)
+			v := &voters{}
+			c2.silent.Store(true)
+			var once sync.Once
+			died := make(chan struct{})
+			c1.send(v, func(o outputcommit.Options) outputcommit.Options {
+				return o.FailAt(func(at string) error {
+					if at == step {
+						once.Do(func() { close(died) })
+						return errors.New("the process died here")
+					}
+					return nil
+				})
+			})
+			c1.ask(1, half+1, "a", false)
+			<-died
+			c1.halt("dispatcher")
+			c1.halt("gate")
+			if c1.heard.times("do.it:a") != 0 {
+				t.Fatal("it left")
+			}
+			if n := c1.text("SELECT count(*) FROM cell.uncovered"); (n == "1") != (step != "mark") {
+				t.Errorf("%s rows after a death at %s", n, step)
+			}
+			if v.has(1) != (step == "told") {
+				t.Errorf("the voters know: %v", v.has(1))
+			}
+			c1.marked(v, true)
+			c1.send(v, nil)
+			w.left(c1, "do.it:a")
+			if step != "mark" {
+				if st := c1.gate.Status().Released; st["uncovered"] == 0 || st["timed"] > 0 {
+					t.Errorf("after the start: %v, want none that has waited", st)
+				}
+			}
+		})
+	}
+}
+
+// A row is written for the owner at its epoch only: not while the slot is fenced, nor
+// after it went, nor when its lease is over; and nothing leaves without one.
+func TestFenced(t *testing.T) {
+	t.Parallel()
+	for name, x := range map[string]struct{ fence, open string }{
+		"draining":     {"UPDATE cell.slots SET state = 'draining' WHERE slot = 1", "UPDATE cell.slots SET state = 'active' WHERE slot = 1"},
+		"a new epoch":  {"UPDATE cell.slots SET epoch = 2 WHERE slot = 1", ""},
+		"lease over":   {"SELECT cell.set_lease(0)", "SELECT cell.set_lease('infinity')"},
+		"another's":    {"UPDATE cell.slots SET role = 'none', owner = 'c2', epoch = 2 WHERE slot = 1", "UPDATE cell.slots SET role = 'owner', owner = 'c1', epoch = 3 WHERE slot = 1"},
+		"other's lock": {"", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, c1, c2 := pair(t)
+			v := &voters{}
+			c2.halt("applier") // not silent: so it waits for its 2 s
+			c1.send(v, nil)
+			c1.ask(1, half+1, "a", false)
+			c1.held(1)
+			if x.fence == "" {
+				tx, err := c1.db.Super.Begin(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock(4401, 1)"); err != nil {
+					t.Fatal(err)
+				}
+				c1.ask(2, half+1, "behind", false) // isn't held up by it
+				w.left(c1, "do.it:behind")
+				if n := c1.text("SELECT count(*) FROM cell.uncovered WHERE slot = 1"); n != "0" || c1.heard.times("do.it:a") != 0 {
+					t.Errorf("%s rows while somebody has the slot's lock, left %d times", n, c1.heard.times("do.it:a"))
+				}
+				if err := tx.Rollback(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				w.left(c1, "do.it:a")
+				return
+			}
+			c1.super(x.fence)
+			c1.held(0)
+			if n := c1.text("SELECT count(*) FROM cell.uncovered"); n != "0" || c1.heard.times("do.it:a") != 0 {
+				t.Errorf("%s rows, left %d times", n, c1.heard.times("do.it:a"))
+			}
+			if x.open != "" {
+				c1.super(x.open)
+			}
+			c1.marked(v, true)
+			w.left(c1, "do.it:a") // by a later claim
+		})
+	}
+}
+
+// Two dispatchers of a cell: what one lifts doesn't take away what the other sent on.
+func TestTwoGatesAgreeThroughTheRow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "c1", "c2")
+	c1 := w.cells["c1"]
+	a := outputcommit.New(outputcommit.Options{Cell: "c1", Pool: c1.agent})
+	b := outputcommit.New(outputcommit.Options{Cell: "c1", Pool: c1.agent})
+	uncover := func(g *outputcommit.Gate, sent int64) {
+		t.Helper()
+		if got, err := g.Uncover(t.Context(), 1, 1, "c2", "", sent); err != nil || got != "uncovered" {
+			t.Fatal(got, err)
+		}
+	}
+	lift := func(sent int64, want int) {
+		t.Helper()
+		if n, err := a.Lift(t.Context(), 1, sent); err != nil || n != want {
+			t.Errorf("a standby at %d: %d marks lifted (%v), want %d", sent, n, err, want)
+		}
+	}
+	uncover(a, 100)
+	uncover(b, 200)
+	lift(199, 0)
+	uncover(a, 150) // no way back
+	lift(199, 0)
+	lift(200, 1)
+	uncover(b, 90)
+	token := c1.text("SELECT token FROM cell.uncovered WHERE slot = 1")
+	if token == "1" {
+		t.Errorf("a new mark has an old one's token, %s", token)
+	}
+	for _, x := range []struct {
+		epoch             routing.Epoch
+		standby, incoming string
+		want              string
+	}{{1, "c3", "", "moved"}, {1, "c2", "c3", "moved"}, {1, "", "", "moved"}, {2, "c2", "", "gone"}, {0, "c2", "", "gone"}} {
+		if got, err := a.Uncover(t.Context(), 1, x.epoch, x.standby, x.incoming, 1); err != nil || got != x.want {
+			t.Errorf("%+v: %s, %v", x, got, err)
+		}
+	}
+}
+
+// Two dispatchers at the same time, while the standby comes and goes: at the end all
+// is sent, and covered.
+func TestTwoDispatchers(t *testing.T) {
+	t.Parallel()
+	w, c1, c2 := pair(t)
+	v := &voters{}
+	c1.send(v, nil)
+	first := c1.gate
+	c1.stop["dispatcher 1"], c1.stop["gate 1"] = c1.stop["dispatcher"], c1.stop["gate"]
+	delete(c1.stop, "dispatcher")
+	delete(c1.stop, "gate")
+	c1.send(v, nil)
+	for round := range 3 {
+		c2.silent.Store(true)
+		for n := range 10 {
+			c1.ask(routing.Slot(n%5), half+1, fmt.Sprint("silent", round, n), false)
+		}
+		w.left(c1, fmt.Sprint("do.it:silent", round, 9))
+		c2.silent.Store(false)
+		for n := range 10 {
+			c1.ask(routing.Slot(n%5), half+1, fmt.Sprint("back", round, n), false)
+		}
+		for n := range 10 {
+			w.left(c1, fmt.Sprint("do.it:back", round, n))
+		}
+	}
+	w.waitFor("nothing is held or marked", func() string {
+		if n := c1.text("SELECT count(*) FROM cell.uncovered"); n != "0" || first.Status().Held+c1.gate.Status().Held > 0 {
+			return n
+		}
+		if marks, err := v.Marks(context.Background()); err != nil || len(marks) > 0 {
+			return fmt.Sprint(marks, err)
+		}
+		return ""
+	})
+}
+
+// off: nothing is held, and no place in the WAL is made for it.
+func TestOff(t *testing.T) {
+	t.Parallel()
+	w, c1, c2 := pair(t)
+	c2.silent.Store(true)
+	c1.run("dispatcher", bus.NewDispatcher(bus.DispatcherOptions{Cell: "c1", Pool: c1.agent, NATSURL: c1.nats.URL, Table: w.table, MaxBytes: 64 << 20}).Run)
+	c1.ask(1, half+1, "a", false)
+	w.waitFor("it leaves", func() string {
+		if c1.heard.times("do.it:a") == 0 {
+			return "held"
+		}
+		return ""
+	})
+	if n := c1.text("SELECT count(*) FROM cell.uncovered"); n != "0" {
+		t.Errorf("%s rows", n)
+	}
+}
