@@ -35,7 +35,6 @@ type Options struct {
 type Gate struct {
 	o       Options
 	wake    chan struct{} // there is something to mark
-	upkeep  chan struct{} // a mark is to be told on
 	readyC  chan struct{}
 	metrics gateMetrics
 
@@ -48,7 +47,7 @@ type Gate struct {
 	gone      []bus.Held
 	uncovered map[routing.Slot]routing.Epoch
 	shown     Status
-	deaf      time.Time // when the voters last didn't answer
+	deaf      time.Time // when the voters last didn't answer; zero = they do
 }
 
 // ticket is one held message.
@@ -89,7 +88,7 @@ func New(o Options) *Gate {
 	o.Log = o.Log.With("part", "outputcommit")
 	m := o.Metrics
 	g := &Gate{
-		o: o, wake: make(chan struct{}, 1), upkeep: make(chan struct{}, 1), readyC: make(chan struct{}, 1),
+		o: o, wake: make(chan struct{}, 1), readyC: make(chan struct{}, 1),
 		peers: map[string]*peer{}, uncovered: map[routing.Slot]routing.Epoch{},
 		metrics: gateMetrics{
 			released: m.Counter("cellmart_output_released_total", "Outputs that were held and have left, by how: covered = the standbys have them; timed, uncovered = they haven't; unmarked = nor do the voters know; alone = there is no standby.", "how"),
@@ -99,7 +98,7 @@ func New(o Options) *Gate {
 		},
 	}
 	for name, ask := range o.Ask {
-		g.peers[name] = &peer{name: name, ask: ask, kick: make(chan struct{}, 1)}
+		g.peers[name] = &peer{name: name, ask: ask, kick: make(chan struct{}, 1), heard: time.Now()} // who was never asked isn't silent
 	}
 	return g
 }
@@ -108,7 +107,7 @@ func New(o Options) *Gate {
 func (g *Gate) Run(ctx context.Context) error {
 	g.mu.Lock()
 	for _, p := range g.peers {
-		p.heard = time.Now() // who was never asked isn't silent
+		p.heard = time.Now()
 	}
 	g.mu.Unlock()
 	var all sync.WaitGroup

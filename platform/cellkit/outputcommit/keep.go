@@ -32,7 +32,6 @@ func (g *Gate) keep(ctx context.Context) {
 		t := time.NewTimer(keepEach)
 		select {
 		case <-ctx.Done():
-		case <-g.upkeep:
 		case <-t.C:
 		}
 		t.Stop()
@@ -48,7 +47,7 @@ func (g *Gate) lookAfter(ctx context.Context, compared *time.Time) error {
 	}
 	g.read(rows)
 	g.mu.Lock()
-	deaf := time.Since(g.deaf) < deafFor
+	deaf, missed := time.Since(g.deaf) < deafFor, !g.deaf.IsZero()
 	g.mu.Unlock()
 	if !deaf {
 		var fresh []Mark
@@ -71,16 +70,11 @@ func (g *Gate) lookAfter(ctx context.Context, compared *time.Time) error {
 		}
 		return nil
 	}
-	if time.Since(*compared) >= reconcileEach {
+	if missed || time.Since(*compared) >= reconcileEach {
 		return g.reconcile(ctx, rows, compared)
 	}
-	if len(lifted) > 0 {
-		look, cancel := context.WithTimeout(ctx, markLimit)
-		defer cancel()
-		if err := g.o.Mark.Lift(look, lifted); err != nil {
-			*compared = time.Time{}
-			g.heardVoters(err)
-		}
+	if len(lifted) > 0 && !g.call(ctx, lifted, g.o.Mark.Lift) {
+		*compared = time.Time{}
 	}
 	return nil
 }
@@ -210,8 +204,10 @@ func (g *Gate) reconcile(ctx context.Context, rows []row, compared *time.Time) e
 	look, cancel := context.WithTimeout(ctx, 2*markLimit)
 	defer cancel()
 	theirs, err := g.o.Mark.Marks(look)
-	if err != nil {
-		g.heardVoters(err)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if g.heardVoters(err); err != nil {
 		return nil
 	}
 	if len(theirs) > 0 { // a mark that was made meanwhile has its row already
@@ -241,13 +237,8 @@ func (g *Gate) reconcile(ctx context.Context, rows []row, compared *time.Time) e
 			over = append(over, m)
 		}
 	}
-	*compared = time.Now()
-	if len(over) == 0 {
-		return nil
-	}
-	if err := g.o.Mark.Lift(look, over); err != nil {
-		*compared = time.Time{}
-		g.heardVoters(err)
+	if len(over) == 0 || g.call(ctx, over, g.o.Mark.Lift) {
+		*compared = time.Now()
 	}
 	return nil
 }

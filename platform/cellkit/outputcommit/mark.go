@@ -2,6 +2,7 @@ package outputcommit
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"example.com/cellmart/platform/cellkit/bus"
@@ -28,7 +29,8 @@ type Marker interface {
 
 const (
 	markLimit = 500 * time.Millisecond // for the voters
-	deafFor   = 5 * time.Second        // and then nobody waits for them for so long
+	deafFor   = 5 * time.Second        // between two tries when they didn't answer; nobody waits for those
+	maxMarks  = 2000                   // in one call
 	busyEach  = 20 * time.Millisecond
 	dbLimit   = time.Second
 	dbAgain   = 250 * time.Millisecond
@@ -179,31 +181,34 @@ func (g *Gate) tell(ctx context.Context, rows []verdict) bool {
 		return true
 	}
 	g.mu.Lock()
-	deaf := g.o.Mark == nil || time.Since(g.deaf) < deafFor
+	deaf := g.o.Mark == nil || !g.deaf.IsZero() // keep finds out when they are back
 	g.mu.Unlock()
-	if deaf {
-		return false
-	}
-	return g.told(ctx, fresh)
+	return !deaf && g.told(ctx, fresh)
 }
 
 // told tells the voters, and notes that they know.
 func (g *Gate) told(ctx context.Context, marks []Mark) bool {
-	if g.o.Mark == nil {
-		return false
-	}
-	look, cancel := context.WithTimeout(ctx, markLimit)
-	defer cancel()
-	err := g.o.Mark.Mark(look, marks)
-	if ctx.Err() != nil {
-		return false
-	}
-	g.heardVoters(err)
-	if err != nil {
+	if g.o.Mark == nil || !g.call(ctx, marks, g.o.Mark.Mark) {
 		return false
 	}
 	if err := g.noteMarked(ctx, marks); err != nil { // they are told once more
 		g.o.Log.Warn("marks", "error", err)
+	}
+	return true
+}
+
+// call tells the voters something of marks.
+func (g *Gate) call(ctx context.Context, marks []Mark, f func(context.Context, []Mark) error) bool {
+	look, cancel := context.WithTimeout(ctx, markLimit)
+	defer cancel()
+	for list := range slices.Chunk(marks, maxMarks) {
+		err := f(look, list)
+		if ctx.Err() != nil {
+			return false
+		}
+		if g.heardVoters(err); err != nil {
+			return false
+		}
 	}
 	return true
 }
