@@ -8,6 +8,7 @@ import (
 
 	"example.com/cellmart/cmd/cellctl/drill/bank"
 	"example.com/cellmart/cmd/cellctl/load"
+	"example.com/cellmart/platform/cellkit/reconcile"
 )
 
 // MoneySystem is what the drill bank does beyond System, IDSystem and CopySystem.
@@ -90,6 +91,9 @@ func (r *run) judgeBank(ctx context.Context, b *bank.Bank) error {
 			r.report.Figures[name] = v
 		}
 	}
+	if err := r.reconciled(ctx); err != nil {
+		return err
+	}
 	if err := b.Home(ctx); err != nil {
 		return err
 	}
@@ -99,6 +103,34 @@ func (r *run) judgeBank(ctx context.Context, b *bank.Bank) error {
 	b.Probed()
 	return r.equal(ctx)
 }
+
+// reconciled compares both sides of all transfers since the drill's start.
+func (r *run) reconciled(ctx context.Context) error {
+	if err := pause(ctx, 4*time.Second); err != nil { // what has just begun isn't compared yet
+		return err
+	}
+	got, err := reconcile.Run(ctx, r.Agents, reconcile.Ask{Since: time.Since(r.begun) + time.Hour})
+	if err != nil {
+		return err
+	}
+	r.report.Figures["transfers_reconciled"], r.report.Figures["transfers_differ"] = got.Transfers, len(got.Differences)
+	r.need(got.Transfers > 0, "no transfer was reconciled")
+	for i, d := range got.Differences {
+		if i == shownDifferences {
+			r.fail("reconciliation: and %d more", len(got.Differences)-i)
+			break
+		}
+		r.fail("reconciliation: %s", d.Text)
+	}
+	for _, n := range got.NotCompared {
+		r.fail("reconciliation: %s to %s not compared: %s", n.From, n.To, n.Reason)
+	}
+	r.need(got.NotLooked == 0, "reconciliation: %d digests that differ were not looked into", got.NotLooked)
+	return nil
+}
+
+// shownDifferences are named, the others counted.
+const shownDifferences = 10
 
 // equal compares all standbys with their owners, where that can be waited for.
 func (r *run) equal(ctx context.Context) error {

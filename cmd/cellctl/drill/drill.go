@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -262,7 +263,10 @@ func (r *run) event(format string, args ...any) time.Duration {
 }
 
 func (r *run) fail(format string, args ...any) {
-	r.report.Failed = append(r.report.Failed, fmt.Sprintf(format, args...))
+	// What a drill finds by itself the look at its end may find again.
+	if why := fmt.Sprintf(format, args...); !slices.Contains(r.report.Failed, why) {
+		r.report.Failed = append(r.report.Failed, why)
+	}
 }
 
 // need is a judgement: when it doesn't hold, the drill has failed.

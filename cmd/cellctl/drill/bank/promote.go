@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"example.com/cellmart/platform/cellkit/outputcommit"
 	"example.com/cellmart/platform/routing"
 	"example.com/cellmart/services/control/controlapi"
 )
@@ -18,8 +20,8 @@ import (
 // fences the owner in the owner's own database, as only a test can. All slots of one
 // call have the same owner and standby.
 type Promoter struct {
-	Control   *controlapi.Client
-	Databases map[string]string // administrator's connections
+	Control   *controlapi.Client // nil: nobody else knows of marks, and nothing can be published
+	Databases map[string]string  // administrator's connections
 }
 
 // Place is who has slots, as their owner's database says.
@@ -265,15 +267,30 @@ func (p Promoter) Places(ctx context.Context, slots []routing.Slot) ([]Place, er
 	return out, nil
 }
 
-// Unmarked is nil when nobody has marked one of the slots uncovered: what was sent on
-// before the standby had it would be lost by a promotion. ErrUncovered else.
+// Unmarked is nil when neither the owner nor control has a mark on one of the slots:
+// what was sent on before the standby had it would be lost by a promotion.
+// ErrUncovered else. Who can't be asked hasn't said so.
 func (p Promoter) Unmarked(ctx context.Context, at Place) error {
+	var marks []outputcommit.Mark
+	if p.Control != nil {
+		all, err := p.Control.Marks(ctx, at.Owner)
+		if err != nil {
+			return err
+		}
+		for _, m := range all.Marks {
+			if !m.Over {
+				marks = append(marks, m.Mark)
+			}
+		}
+	}
+	slots := map[routing.Slot]routing.Epoch{}
+	for i, s := range at.Slots {
+		slots[s] = at.Epochs[i]
+	}
 	return p.on(ctx, at.Owner, func(tx pgx.Tx) error {
-		var bad *string
-		err := tx.QueryRow(ctx, `SELECT min(format('slot %s is marked since %s', c.slot, c.since))
-			FROM unnest($1::int[], $2::bigint[]) AS u(slot, epoch) JOIN cell.uncovered c ON c.slot = u.slot AND c.epoch = u.epoch`, at.Slots, at.Epochs).Scan(&bad)
-		if err == nil && bad != nil {
-			err = fmt.Errorf("%w: %s", ErrUncovered, *bad)
+		refused, err := outputcommit.Promotable(ctx, tx, marks, slots)
+		for _, s := range slices.Sorted(maps.Keys(refused)) {
+			return fmt.Errorf("%w: slot %s: %s", ErrUncovered, s, refused[s])
 		}
 		return err
 	})
