@@ -85,6 +85,7 @@ func (s *server) local(o web.Options) http.Handler {
 // peer is what other zones' agents may ask.
 func (s *server) peer(o web.Options) http.Handler {
 	o.MaxBody, o.Timeout = 1<<20, 30*time.Second // a list of all slots
+	o.Quiet = []string{"/standby/applied"}
 	e := web.New(o)
 	e.GET("/route", s.handleRoute)
 	e.GET("/standby", s.handleStandby)

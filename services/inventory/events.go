@@ -63,5 +63,6 @@ func (s *Service) answer(ctx context.Context, tx *pg.Tx, e Event, h Hold, ttl ti
 			a.Reason = inventoryapi.ReasonOutOfStock
 		}
 	}
-	return bus.Reply{Kind: kind, Body: a, Early: e == Reserve}, nil // a hold expires by itself: nothing final
+	// A hold expires by itself: nothing final. A refusal is final for its order.
+	return bus.Reply{Kind: kind, Body: a, Early: kind == inventoryapi.KindReserved}, nil
 }

@@ -16,6 +16,7 @@ import (
 	"example.com/cellmart/platform/cellkit/errs"
 	"example.com/cellmart/platform/cellkit/id"
 	"example.com/cellmart/platform/routing"
+	"example.com/cellmart/services/inventory/inventoryapi"
 	"example.com/cellmart/services/order/orderapi"
 )
 
@@ -27,6 +28,13 @@ func (w *world) audit(deposited int64) {
 		var parked int
 		if err := db.Super.QueryRow(context.Background(), "SELECT count(*) FROM cell.parked").Scan(&parked); err != nil || parked != 0 {
 			w.t.Errorf("%s: %d parked (%v)", cell, parked, err)
+		}
+		// Only what expires by itself may leave before the standby has it (P4.1).
+		var early []string
+		err := db.Super.QueryRow(context.Background(), `SELECT coalesce(array_agg(DISTINCT kind), '{}') FROM cell.outbox
+			WHERE early IS DISTINCT FROM (kind IN ($1, $2))`, inventoryapi.KindReserve, inventoryapi.KindReserved).Scan(&early)
+		if err != nil || len(early) > 0 {
+			w.t.Errorf("%s: %v leave early and shouldn't, or the other way round (%v)", cell, early, err)
 		}
 	}
 	if due := w.due(); len(due) != 0 {

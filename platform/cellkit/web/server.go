@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"time"
 
@@ -45,6 +46,7 @@ type Options struct {
 	MaxBody      int64         // default 64 kB
 	RouteVersion func() int64  // for X-Route-Version; nil = no header
 	Metrics      *obs.Metrics  // nil = not counted
+	Quiet        []string      // routes that are asked all the time: what goes well there is logged for debugging only
 }
 
 // New makes an echo with the edge around every handler, also around paths that
@@ -195,6 +197,8 @@ func (s *edge) log(c echo.Context, start time.Time, err error) {
 	}
 	level := slog.LevelInfo
 	switch {
+	case status < 400 && slices.Contains(s.o.Quiet, c.Path()):
+		level = slog.LevelDebug
 	case status == http.StatusServiceUnavailable:
 		level = slog.LevelWarn
 	case status >= 500:

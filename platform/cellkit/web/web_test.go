@@ -380,14 +380,16 @@ func TestOneLogLineAndOneCountPerRequest(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	m := obs.New("c1", "test")
-	e := New(Options{Log: slog.New(slog.NewJSONHandler(&out, nil)), Metrics: m})
+	e := New(Options{Log: slog.New(slog.NewJSONHandler(&out, nil)), Metrics: m, Quiet: []string{"/often", "/panic"}})
+	e.GET("/often", func(c echo.Context) error { return c.NoContent(http.StatusNoContent) })
 	e.GET("/o/:id", func(echo.Context) error { return fmt.Errorf("read order: %w", errs.ErrNotFound) }, RouteContext())
 	e.GET("/panic", func(echo.Context) error { panic("boom") })
 	req := httptest.NewRequest("GET", "/o/5", nil)
 	req.Header.Set(HeaderSlot, "77")
 	req.Header.Set(HeaderEpoch, "1")
 	e.ServeHTTP(httptest.NewRecorder(), req)
-	e.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/panic", nil))
+	e.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/often", nil)) // no line
+	e.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/panic", nil)) // what goes wrong has one
 	e.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("BREW", "/no/such/path", nil))
 
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
