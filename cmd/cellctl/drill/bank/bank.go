@@ -2,6 +2,7 @@ package bank
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -338,7 +339,15 @@ func (b *Bank) ends(ctx context.Context) error {
 		}
 		group.Go(func() error {
 			var t userapi.Transfer
-			if err := b.people.get(inner, b.people.all[w.who], "/transfers/"+w.id.String(), &t); err != nil {
+			got, err := b.people.ask(inner, b.people.all[w.who], "GET", "/transfers/"+w.id.String(), "", nil)
+			if err != nil {
+				return err
+			}
+			if !got.ok() {
+				b.violated("%s %s was answered, and is not there: %v", w.kind, w.id, got.refusal())
+				return nil
+			}
+			if err := json.Unmarshal(got.body, &t); err != nil {
 				return err
 			}
 			if !ended(t.State) {

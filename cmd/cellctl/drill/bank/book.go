@@ -52,6 +52,13 @@ func (b *book) add(w *write) {
 	b.writes = append(b.writes, w)
 }
 
+// answered says that somebody was told that a write was done.
+func (b *book) answered(w *write) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return w.known && w.id != 0
+}
+
 // all gives the writes so far.
 func (b *book) all() []*write {
 	b.mu.Lock()

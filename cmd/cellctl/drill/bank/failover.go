@@ -3,6 +3,7 @@ package bank
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -15,11 +16,11 @@ import (
 )
 
 const (
-	slotsAtOnce = 6           // of people, in one promotion
-	probes      = 3           // transfers that are sure to be lost with it
-	probeLimit  = time.Second // of the 2 s after which the slot is marked
-	tries       = 8           // of a promotion: what is uncovered is refused, as it must be
-	toCover     = time.Minute // for some copies to be in sync, whatever was broken
+	slotsAtOnce = 6                // of people, in one promotion
+	probes      = 3                // transfers that are sure to be lost with it
+	probeLimit  = time.Second      // of the 2 s after which the slot is marked
+	toPromote   = 90 * time.Second // for another try: what is uncovered is refused, as it must be
+	toCover     = time.Minute      // for some copies to be in sync, whatever was broken
 )
 
 // promote fails some slots over at a moment when their standby lacks what their owner
@@ -35,14 +36,13 @@ func (f *faults) failover(ctx context.Context, gap time.Duration, between func(c
 	if f.b.o.Databases == nil {
 		return cellkit.Usage{Err: errNotHere}
 	}
-	var err error
-	for try := range tries {
-		var at Place
-		if at, err = f.choose(ctx, int(gap.Milliseconds())+try); err != nil {
+	for end, try := time.Now().Add(toPromote), 0; ; try++ {
+		at, err := f.choose(ctx, int(gap.Milliseconds())+try)
+		if err != nil {
 			return err
 		}
-		err = f.fail(ctx, at, gap, between)
-		if !errors.Is(err, errNothing) {
+		err = f.fail(ctx, at, gap/time.Duration(4*(1+try)), between)
+		if !errors.Is(err, errNothing) || time.Now().After(end) {
 			return err
 		}
 		f.mu.Lock()
@@ -50,13 +50,19 @@ func (f *faults) failover(ctx context.Context, gap time.Duration, between func(c
 		f.mu.Unlock()
 		f.b.o.Event("%s are not promoted: %v", at, err)
 	}
-	return err
 }
+
+// errSlow says that the machine is too slow for a promotion within the 2 s for which
+// outputs are held.
+var errSlow = errors.New("no transfer was answered in time")
 
 // reason of a refusal, for counting.
 func reason(err error) string {
-	if errors.Is(err, ErrUncovered) {
+	switch {
+	case errors.Is(err, ErrUncovered):
 		return "not covered"
+	case errors.Is(err, errSlow):
+		return "nobody was answered in time"
 	}
 	return "other"
 }
@@ -100,12 +106,15 @@ func (f *faults) fail(ctx context.Context, at Place, gap time.Duration, between 
 	}
 	defer func() { err = errors.Join(err, lift(context.WithoutCancel(ctx))) }()
 	sent := f.probe(ctx, at)
+	if !slices.ContainsFunc(sent, f.b.book.answered) {
+		return fmt.Errorf("%w: %w", errNothing, errSlow) // nothing would be lost
+	}
 	if between != nil {
 		if err := between(ctx, at, sent); err != nil {
 			return err
 		}
 	}
-	_ = pause(ctx, gap/2)
+	_ = pause(ctx, gap)
 	// What was begun is brought to an end, whoever has lost patience meanwhile.
 	ctx = context.WithoutCancel(ctx)
 	if err := f.promoter.Promote(ctx, at, "drill bank"); err != nil {
@@ -202,7 +211,11 @@ func (b *Bank) Home(ctx context.Context) error {
 		if err := until(ctx, func() error { return f.promoter.InSync(ctx, back) }); err != nil {
 			return err
 		}
-		if err := f.promoter.HandOver(ctx, back, "drill bank: as before"); err != nil {
+		err := errNothing
+		for try := 0; errors.Is(err, errNothing) && try < 5; try++ {
+			err = f.promoter.HandOver(ctx, back, "drill bank: as before")
+		}
+		if err != nil {
 			return err
 		}
 		given += len(back.Slots)

@@ -51,7 +51,7 @@ func (b *Bank) credited(ctx context.Context, sent []*write) error {
 		return errors.New("nothing was sent")
 	}
 	for _, w := range sent {
-		if !w.known || w.id == 0 {
+		if !b.book.answered(w) {
 			return fmt.Errorf("%s under key %s has no answer", w.kind, w.key)
 		}
 		if _, err := b.find(ctx, w.id); err != nil {
@@ -60,6 +60,8 @@ func (b *Bank) credited(ctx context.Context, sent []*write) error {
 	}
 	return nil
 }
+
+var errNoCredit = errors.New("no cell has a credit of")
 
 // credit is a row that says what came.
 type credit struct {
@@ -86,7 +88,7 @@ func (b *Bank) find(ctx context.Context, transfer id.ID) (c credit, err error) {
 			return c, err
 		}
 	}
-	return c, fmt.Errorf("no cell has a credit of %s", transfer)
+	return c, fmt.Errorf("%w %s", errNoCredit, transfer)
 }
 
 // PlantTwice posts a credit that is there once more.
@@ -112,7 +114,9 @@ func (b *Bank) PlantTwice(ctx context.Context) error {
 // takeBack undoes a credit whose transfer doesn't exist.
 func (b *Bank) takeBack(ctx context.Context, transfer id.ID) error {
 	c, err := b.find(ctx, transfer)
-	if err != nil {
+	if errors.Is(err, errNoCredit) {
+		return nil // nobody had acted on it
+	} else if err != nil {
 		return err
 	}
 	if err := b.move(ctx, c, transfer, -c.amount, "taken back"); err != nil {
