@@ -20,9 +20,12 @@
 //	               nothing twice, nothing copied
 //	standby-away   a cell is cut off until its standby is detached, alone; plugged in, equal
 //
-// The last three end in comparing every standby with its owner, row by row, and in
+// These three end in comparing every standby with its owner, row by row, and in
 // finding every order that was placed. They look into the cells' databases, so
 // they need local processes.
+//
+//	bank  money of people in all cells moves while processes, stores, streams, links, Redis,
+//	      clocks and owners of slots fail: at rest everybody has what their answers come to (package bank)
 //
 // A drill passes when everything in its list of judgements holds; each figure that
 // decides is in the report. What it broke is mended at the end, also after an
@@ -45,6 +48,9 @@
 //	cdc-slot-lost  a standby lacks some rows, as if changes had been skipped
 //	nats-lost      the slot is dropped with the store: only copies can help
 //	standby-away   nothing bounds what waits for the standby: it isn't detached
+//
+//	bank  early: no cell holds its outputs for its standbys
+//	      twice: a credit is posted twice
 //
 // A shared Redis hurts nobody: it is asked for 50 ms at most, and rarely when it's
 // gone. So unplug also looks at the border itself: who is connected where, or on
