@@ -43,8 +43,8 @@ func (w *moneyWorld) merge(now, old ledger, epoch uint8) ledger {
 	return now
 }
 
-// broken is I3 and I4 over the slots' owners, at every moment.
-func (w *moneyWorld) broken(s money) string {
+// Broken is I3 and I4 over the slots' owners, at every moment.
+func (w *moneyWorld) Broken(s money) string {
 	if s.conflict {
 		return "an answer contradicts what is stored"
 	}
@@ -92,8 +92,8 @@ func (w *moneyWorld) broken(s money) string {
 	return ""
 }
 
-// rests: every transfer has ended, nothing is on its way between slots.
-func (w *moneyWorld) rests(s money) bool {
+// Rests: every transfer has ended, nothing is on its way between slots.
+func (w *moneyWorld) Rests(s money) bool {
 	for i, p := range w.transfers {
 		if a := s.slots[p.from].own.row[i]; a == frozen || a == cancelling {
 			return false
@@ -135,8 +135,8 @@ func (w *shopWorld) stockHas(d stock, b uint32) bool {
 	return false
 }
 
-// broken is I5 and I6 over the slots' owners, at every moment.
-func (w *shopWorld) broken(s shop) string {
+// Broken is I5 and I6 over the slots' owners, at every moment.
+func (w *shopWorld) Broken(s shop) string {
 	if s.conflict {
 		return "an answer to what nobody asked"
 	}
@@ -167,8 +167,8 @@ func (w *shopWorld) broken(s shop) string {
 	return ""
 }
 
-// rests: every order is at its end, with its stock and its money, or without both.
-func (w *shopWorld) rests(s shop) bool {
+// Rests: every order is at its end, with its stock and its money, or without both.
+func (w *shopWorld) Rests(s shop) bool {
 	for p, pr := range w.pairs {
 		d := s.sellers[pr.seller].own
 		switch s.buyer.own.order[pr.order] {

@@ -62,13 +62,13 @@ type claimWorld struct {
 
 type claimMove func(who, what string, next claims, free bool)
 
-func (w *claimWorld) start() claims {
+func (w *claimWorld) Start() claims {
 	return claims{users: newSlot(people{}, w.failovers[0], 0, w.room), home: newSlot(phone{}, w.failovers[1], 0, w.room)}
 }
 
 func userName(u int) string { return [...]string{"user 0", "user 1"}[u] }
 
-func (w *claimWorld) moves(s claims, to func(who, what string, next claims, free bool)) {
+func (w *claimWorld) Moves(s claims, to func(who, what string, next claims, free bool)) {
 	s.users.copies(w.off, func(d people, late uint32) bool { return all(late, func(b uint32) bool { return w.peopleHave(d, b) }) },
 		func(now, _ people) people { return now },
 		func(what string, next slot[people], free bool) {
@@ -245,8 +245,8 @@ func (w *claimWorld) homeHas(d phone, b uint32) bool {
 	return false
 }
 
-// broken is I7 over the slots' owners, at every moment.
-func (w *claimWorld) broken(s claims) string {
+// Broken is I7 over the slots' owners, at every moment.
+func (w *claimWorld) Broken(s claims) string {
 	d := s.home.own
 	switch state := s.users.own.state; {
 	case state[0] == active && state[1] == active:
@@ -259,8 +259,8 @@ func (w *claimWorld) broken(s claims) string {
 	return ""
 }
 
-// rests: nobody waits, nothing is claimed for somebody who will never be.
-func (w *claimWorld) rests(s claims) bool {
+// Rests: nobody waits, nothing is claimed for somebody who will never be.
+func (w *claimWorld) Rests(s claims) bool {
 	for _, state := range s.users.own.state {
 		if state == registering {
 			return false

@@ -143,7 +143,7 @@ func (w *moneyWorld) judged(kind transfer.Kind, have transfer.Verdict, q transfe
 	return d
 }
 
-func (w *moneyWorld) start() (s money) {
+func (w *moneyWorld) Start() (s money) {
 	for k := range s.slots {
 		s.slots[k] = newSlot(ledger{available: w.funds[k]}, w.failovers[k], w.swaps[k], depth)
 	}
@@ -154,7 +154,7 @@ func slotName(k int) string { return [...]string{"slot 0", "slot 1"}[k] }
 
 func transferName(i int) string { return [...]string{"transfer 0", "transfer 1", "transfer 2"}[i] }
 
-func (w *moneyWorld) moves(s money, to func(who, what string, next money, free bool)) {
+func (w *moneyWorld) Moves(s money, to func(who, what string, next money, free bool)) {
 	for k := range s.slots {
 		s.slots[k].copies(w.off, func(d ledger, late uint32) bool { return all(late, func(b uint32) bool { return w.holds(d, b) }) },
 			func(now, old ledger) ledger { return w.merge(now, old, w.epoch(s, k)) },

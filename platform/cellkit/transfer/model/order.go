@@ -86,7 +86,7 @@ type shopMove func(who, what string, next shop, free bool)
 func (w *shopWorld) orders() int  { return w.pairs[len(w.pairs)-1].order + 1 }
 func (w *shopWorld) sellers() int { return w.pairs[len(w.pairs)-1].seller + 1 }
 
-func (w *shopWorld) start() (s shop) {
+func (w *shopWorld) Start() (s shop) {
 	s.buyer = newSlot(buyer{}, w.failovers[0], 0, w.room)
 	for k := range w.sellers() {
 		s.sellers[k] = newSlot(stock{}, w.failovers[1+k], 0, w.room)
@@ -97,7 +97,7 @@ func (w *shopWorld) start() (s shop) {
 func orderName(o int) string { return [...]string{"order 0", "order 1"}[o] }
 func holdName(p int) string  { return [...]string{"hold 0", "hold 1"}[p] }
 
-func (w *shopWorld) moves(s shop, to func(who, what string, next shop, free bool)) {
+func (w *shopWorld) Moves(s shop, to func(who, what string, next shop, free bool)) {
 	s.buyer.copies(w.off, func(d buyer, late uint32) bool {
 		return all(late, func(b uint32) bool { return w.buyerHas(d, b) })
 	},

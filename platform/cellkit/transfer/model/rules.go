@@ -62,97 +62,64 @@ const (
 	ClaimStays
 	TakenHeld
 
-	// Voters.
-	KeepMeetsFence
-	PromiseWhenOld
-	RestartWaits
-	PromiseStored
-	PromiseOutlasts
-	SwapFromBase
-	GivingUpPublishes
-	MarkStored
-	OnlyGrantsCount
-	HighestCounter
-
 	last
 )
 
-// rule says where the protocol has it, and what is done instead when it's off.
-type rule struct{ name, place, off string }
+// rule is an explore.Rule.
+type rule struct{ Place, Name, Off string }
 
 func rules() [last]rule {
 	return [...]rule{
-		None: {"all rules", "", ""},
 
-		RequestsHeld:        {"requests held", "P4.1", "CREDIT leaves before the standby has the frozen money"},
-		RepliesHeld:         {"replies held", "P5", "CREDITED is answered before the standby has the credit"},
-		RefusalsHeld:        {"refusals held", "P4.1", "REFUSED is answered before the standby has the row"},
-		TombstonesHeld:      {"tombstones held", "P4.1", "CANCELLED is answered before the standby has the tombstone"},
-		AppliedCounts:       {"what is applied counts", "P3.5", "what is in the standby's stream counts as applied"},
-		MarkFirst:           {"marked, then sent on", "P4.3", "after 2 s the owner sends on without a mark"},
-		MarkedStays:         {"a marked slot isn't failed over", "P4.3", "it is"},
-		LiftWhenPassed:      {"a mark stays until all is passed", "P4.3", "it is lifted as soon as the standby is back"},
-		InSyncOnly:          {"only who is in sync is promoted", "P4.2", "a standby that copies still is promoted too"},
-		IncomingGates:       {"both gate in an exchange", "P4.2", "the incoming cell gates only when it is the standby"},
-		IncomingGatesAtOnce: {"both gate from the start", "P4.2", "the incoming cell gates once the owner has heard that it is in sync"},
-		OldGates:            {"the old one gates until the table", "P4.2", "the old standby gates no more when the incoming cell is in sync"},
-		TakenAnew:           {"the former owner takes all anew", "P3.7", "the larger of two rows wins"},
-		CopiedAnew:          {"a new standby takes all anew", "P3.7", "it follows the new owner's stream, without a copy"},
-		TailStays:           {"the tail isn't merged", "P7", "the former owner's rows are merged into the new owner's"},
-		OwnsByTable:         {"the table says who owns", "P7", "a former owner sends on what it holds"},
-		SweeperSends:        {"open requests are sent again", "P4.5", "each is sent once"},
-		NoteIsLocal:         {"'relayed' is the cell's own note", "P4.4", "the note is copied: the new owner doesn't send again"},
-		SaidAgain:           {"a reply is made again", "P4.4", "a request that comes twice isn't answered twice"},
-		FinalReply:          {"every end is answered", "P4.5", "a refusal isn't"},
+		RequestsHeld:        {"P4.1", "requests held", "CREDIT leaves before the standby has the frozen money"},
+		RepliesHeld:         {"P5", "replies held", "CREDITED is answered before the standby has the credit"},
+		RefusalsHeld:        {"P4.1", "refusals held", "REFUSED is answered before the standby has the row"},
+		TombstonesHeld:      {"P4.1", "tombstones held", "CANCELLED is answered before the standby has the tombstone"},
+		AppliedCounts:       {"P3.5", "what is applied counts", "what is in the standby's stream counts as applied"},
+		MarkFirst:           {"P4.3", "marked, then sent on", "after 2 s the owner sends on without a mark"},
+		MarkedStays:         {"P4.3", "a marked slot isn't failed over", "it is"},
+		LiftWhenPassed:      {"P4.3", "a mark stays until all is passed", "it is lifted as soon as the standby is back"},
+		InSyncOnly:          {"P4.2", "only who is in sync is promoted", "a standby that copies still is promoted too"},
+		IncomingGates:       {"P4.2", "both gate in an exchange", "the incoming cell gates only when it is the standby"},
+		IncomingGatesAtOnce: {"P4.2", "both gate from the start", "the incoming cell gates once the owner has heard that it is in sync"},
+		OldGates:            {"P4.2", "the old one gates until the table", "the old standby gates no more when the incoming cell is in sync"},
+		TakenAnew:           {"P3.7", "the former owner takes all anew", "the larger of two rows wins"},
+		CopiedAnew:          {"P3.7", "a new standby takes all anew", "it follows the new owner's stream, without a copy"},
+		TailStays:           {"P7", "the tail isn't merged", "the former owner's rows are merged into the new owner's"},
+		OwnsByTable:         {"P7", "the table says who owns", "a former owner sends on what it holds"},
+		SweeperSends:        {"P4.5", "open requests are sent again", "each is sent once"},
+		NoteIsLocal:         {"P4.4", "'relayed' is the cell's own note", "the note is copied: the new owner doesn't send again"},
+		SaidAgain:           {"P4.4", "a reply is made again", "a request that comes twice isn't answered twice"},
+		FinalReply:          {"P4.5", "every end is answered", "a refusal isn't"},
 
-		FirstWins:     {"the first row wins, for ever", "P5", "a CREDIT that comes twice credits twice"},
-		Tombstone:     {"a CANCEL leaves a tombstone", "P5", "CANCELLED is answered without one"},
-		TimeoutAsks:   {"a timeout only asks", "P5", "the deadline gives the money back"},
-		OrderCredited: {"an order's CREDIT isn't refused", "P5", "it is, as any other"},
-		RefundCapped:  {"refunds are capped at the credit", "P5", "each looks at the balance only"},
-		CancelHeld:    {"CANCEL held", "P4.1", "CANCEL leaves before the standby has the wish"},
+		FirstWins:     {"P5", "the first row wins, for ever", "a CREDIT that comes twice credits twice"},
+		Tombstone:     {"P5", "a CANCEL leaves a tombstone", "CANCELLED is answered without one"},
+		TimeoutAsks:   {"P5", "a timeout only asks", "the deadline gives the money back"},
+		OrderCredited: {"P5", "an order's CREDIT isn't refused", "it is, as any other"},
+		RefundCapped:  {"P5", "refunds are capped at the credit", "each looks at the balance only"},
+		CancelHeld:    {"P4.1", "CANCEL held", "CANCEL leaves before the standby has the wish"},
 
-		ConfirmHeld:    {"CONFIRM held", "P4.1", "CONFIRM leaves before the standby has RESERVED"},
-		ConfirmedHeld:  {"CONFIRMED held", "P4.1", "CONFIRMED is answered before the standby has it"},
-		EndedHeld:      {"ENDED held", "P4.1", "the refusal of a CONFIRM is answered before the standby has the end"},
-		RestockHeld:    {"restock held", "P4.1", "the RELEASE of a hold that may be CONFIRMED leaves early"},
-		RestockApart:   {"an early RELEASE doesn't restock", "P4.1", "the RELEASE of a hold for which no CONFIRM was written leaves early, and ends a CONFIRMED one too"},
-		ReleasedHeld:   {"RELEASED held", "P4.1", "RELEASED is answered before the standby has it"},
-		PaymentHeld:    {"the order's CREDIT held", "P4.1", "CREDIT leaves before the standby has PAID"},
-		PaidLast:       {"CONFIRM, then CREDIT", "P5", "the order is PAID when its money is frozen"},
-		AllConfirmed:   {"PAID when all are CONFIRMED", "P5", "one CONFIRMED is enough"},
-		PaidStays:      {"nothing cancels after PAID", "P5", "the buyer does"},
-		AllReleased:    {"one refusal releases all", "P5", "the other holds are forgotten"},
-		EndKept:        {"a hold's end is kept", "P5", "its row is deleted"},
-		EndRefuses:     {"an ended hold refuses", "P5", "an expired hold is CONFIRMED"},
-		UnknownChecked: {"an unknown hold reserves again", "P5", "it is CONFIRMED without a look at the stock"},
-		HoldsEnd:       {"holds nobody asks for end", "P5", "they don't"},
+		ConfirmHeld:    {"P4.1", "CONFIRM held", "CONFIRM leaves before the standby has RESERVED"},
+		ConfirmedHeld:  {"P4.1", "CONFIRMED held", "CONFIRMED is answered before the standby has it"},
+		EndedHeld:      {"P4.1", "ENDED held", "the refusal of a CONFIRM is answered before the standby has the end"},
+		RestockHeld:    {"P4.1", "restock held", "the RELEASE of a hold that may be CONFIRMED leaves early"},
+		RestockApart:   {"P4.1", "an early RELEASE doesn't restock", "the RELEASE of a hold for which no CONFIRM was written leaves early, and ends a CONFIRMED one too"},
+		ReleasedHeld:   {"P4.1", "RELEASED held", "RELEASED is answered before the standby has it"},
+		PaymentHeld:    {"P4.1", "the order's CREDIT held", "CREDIT leaves before the standby has PAID"},
+		PaidLast:       {"P5", "CONFIRM, then CREDIT", "the order is PAID when its money is frozen"},
+		AllConfirmed:   {"P5", "PAID when all are CONFIRMED", "one CONFIRMED is enough"},
+		PaidStays:      {"P5", "nothing cancels after PAID", "the buyer does"},
+		AllReleased:    {"P5", "one refusal releases all", "the other holds are forgotten"},
+		EndKept:        {"P5", "a hold's end is kept", "its row is deleted"},
+		EndRefuses:     {"P5", "an ended hold refuses", "an expired hold is CONFIRMED"},
+		UnknownChecked: {"P5", "an unknown hold reserves again", "it is CONFIRMED without a look at the stock"},
+		HoldsEnd:       {"P5", "holds nobody asks for end", "they don't"},
 
-		GrantHeld:      {"the grant held", "P5", "the grant leaves before the home's standby has the claim"},
-		SureHeld:       {"the claim's CONFIRM held", "P4.1", "CONFIRM leaves before the standby has the user"},
-		StateHeld:      {"the user's slot's word held", "P4.1", "it leaves before the standby has the user, or the tombstone"},
-		AskedTombstone: {"asked for, a tombstone", "P5", "'nobody' is answered without one"},
-		ClaimStays:     {"a claim never ends by time", "P5", "it does"},
-		TakenHeld:      {"TAKEN held", "P4.1", "the refusal of a claim leaves early"},
-
-		KeepMeetsFence:    {"K + F > N", "P2.2", "F is N - K"},
-		PromiseWhenOld:    {"a promise when the grant is L old", "P2.4", "at once"},
-		RestartWaits:      {"a voter that restarts waits L", "P2.4", "it forgets its grant"},
-		PromiseStored:     {"a promise is on disk", "P2.4", "a restart forgets it"},
-		PromiseOutlasts:   {"until the cell asks with a newer table", "P2.4", "a promise ends when there is any newer table"},
-		SwapFromBase:      {"failover publishes v+1 over v", "P2.4", "over whatever is the newest"},
-		GivingUpPublishes: {"giving up publishes too", "P2.4", "it doesn't, so promises never end"},
-		MarkStored:        {"a mark is on disk before the grant", "P4.3", "a restart forgets it"},
-		OnlyGrantsCount:   {"only grants count", "P4.3", "a refusal counts as having the mark"},
-		HighestCounter:    {"the highest counter's marks", "P4.3", "those that came last"},
+		GrantHeld:      {"P5", "the grant held", "the grant leaves before the home's standby has the claim"},
+		SureHeld:       {"P4.1", "the claim's CONFIRM held", "CONFIRM leaves before the standby has the user"},
+		StateHeld:      {"P4.1", "the user's slot's word held", "it leaves before the standby has the user, or the tombstone"},
+		AskedTombstone: {"P5", "asked for, a tombstone", "'nobody' is answered without one"},
+		ClaimStays:     {"P5", "a claim never ends by time", "it does"},
+		TakenHeld:      {"P4.1", "TAKEN held", "the refusal of a claim leaves early"},
 	}
 }
-
-// String is the rule in few words.
-func (r Rule) String() string { return rules()[r].name }
-
-// Place is where the protocol has it.
-func (r Rule) Place() string { return rules()[r].place }
-
-// Off is what is done instead when it is switched off.
-func (r Rule) Off() string { return rules()[r].off }

@@ -1,6 +1,9 @@
 package model
 
-import "example.com/cellmart/platform/cellkit/transfer"
+import (
+	"example.com/cellmart/platform/cellkit/explore"
+	"example.com/cellmart/platform/cellkit/transfer"
+)
 
 // What is found when a rule is off.
 const (
@@ -18,32 +21,28 @@ const (
 	nobodys   = "sold to an order that isn't RESERVED"
 	onePhone  = "two users have one phone"
 	noUser    = "the phone is CONFIRMED for somebody who isn't there"
-	noGrant   = "somebody acted on a grant that the home doesn't have"
-	twoOwners = "two writers"
-	tailLost  = "what others acted on is lost"
 )
-
-// Run is one exploration: a world with its bounds, and the rule that is off.
-type Run struct {
-	World string
-	Bound string // what may happen
-	Rule  Rule
-	Wants string // the violation that has to be found, "" = none
-	look  func(off Rule, wants string) (Found, error)
-}
 
 // limit is on the states of one run: far above what is there, far below what hurts.
 const limit = 1_000_000
 
-// Explore looks at every state.
-func (r Run) Explore() (Found, error) { return r.look(r.Rule, r.Wants) }
+// world is a configuration, and how to look at it.
+type world struct {
+	name  string
+	bound string // what may happen
+	look  func(off Rule, wants string) (explore.Found, error)
+}
 
-// Worlds are the runs with all rules on: nothing may be found.
-func Worlds() []Run {
+func (w world) run(off Rule, wants string) explore.Run {
+	return explore.Run{World: w.name, Bound: w.bound, Rule: explore.Rule(rules()[off]), Wants: wants,
+		Look: func() (explore.Found, error) { return w.look(off, wants) }}
+}
+
+func worlds() []world {
 	there, back := path{kind: transfer.User, from: 0, to: 1}, path{kind: transfer.User, from: 1, to: 0}
 	refund := path{kind: transfer.Refund, from: 1, to: 0, of: 0}
 	one, two, parts := []pair{{0, 0}}, []pair{{0, 0}, {1, 0}}, []pair{{0, 0}, {0, 1}}
-	return []Run{
+	return []world{
 		money1("pay", "2 failovers of each slot, streams lost", moneyWorld{transfers: []path{there}, funds: [2]int8{1, 0}, failovers: [2]uint8{2, 2}, refuses: true, loses: true}),
 		money1("pay, payer's slot", "2 failovers", moneyWorld{transfers: []path{there}, funds: [2]int8{1, 0}, failovers: [2]uint8{2, 0}, refuses: true}),
 		money1("pay, payee's slot", "2 failovers", moneyWorld{transfers: []path{there}, funds: [2]int8{1, 0}, failovers: [2]uint8{0, 2}, refuses: true}),
@@ -61,44 +60,39 @@ func Worlds() []Run {
 		claim1("one phone, two users", "1 failover of each slot, streams lost", claimWorld{failovers: [2]uint8{1, 1}, room: 1, loses: true}),
 		claim1("one phone, two users, home", "2 failovers of the phone's home", claimWorld{failovers: [2]uint8{0, 2}, room: 3}),
 		claim1("one phone, two users, users' slot", "2 failovers of the users' slot", claimWorld{failovers: [2]uint8{2, 0}, room: 3}),
-		voters1("2 voters", "3 rounds, 2 tables", voterWorld{n: 2, rounds: 3, tables: 2}),
-		voters1("3 voters", "2 rounds, 3 tables", voterWorld{n: 3, rounds: 2, tables: 3}),
-		voters1("4 voters", "2 rounds, 2 tables", voterWorld{n: 4, rounds: 2, tables: 2}),
 	}
 }
 
-func money1(name, bound string, w moneyWorld) Run {
-	return Run{World: name, Bound: bound, look: func(off Rule, wants string) (Found, error) { return explore(newMoney(w, off), wants, limit) }}
-}
-
-func shop1(name, bound string, w shopWorld) Run {
-	return Run{World: name, Bound: bound, look: func(off Rule, wants string) (Found, error) {
-		w := w // runs of one world go side by side
-		w.off = off
-		return explore(&w, wants, limit)
+func money1(name, bound string, w moneyWorld) world {
+	return world{name: name, bound: bound, look: func(off Rule, wants string) (explore.Found, error) {
+		return explore.States(newMoney(w, off), wants, limit)
 	}}
 }
 
-func claim1(name, bound string, w claimWorld) Run {
-	return Run{World: name, Bound: bound, look: func(off Rule, wants string) (Found, error) {
+func shop1(name, bound string, w shopWorld) world {
+	return world{name: name, bound: bound, look: func(off Rule, wants string) (explore.Found, error) {
 		w := w // runs of one world go side by side
 		w.off = off
-		return explore(&w, wants, limit)
+		return explore.States(&w, wants, limit)
 	}}
 }
 
-func voters1(name, bound string, w voterWorld) Run {
-	return Run{World: name, Bound: bound, look: func(off Rule, wants string) (Found, error) {
+func claim1(name, bound string, w claimWorld) world {
+	return world{name: name, bound: bound, look: func(off Rule, wants string) (explore.Found, error) {
 		w := w // runs of one world go side by side
 		w.off = off
-		return explore(&w, wants, limit)
+		return explore.States(&w, wants, limit)
 	}}
 }
 
-// Runs are the worlds, and then every rule switched off in one that is clean with it.
-func Runs() []Run {
-	worlds := Worlds()
-	out := worlds
+// Runs are the worlds with all rules on, and then every rule switched off in one of
+// them.
+func Runs() []explore.Run {
+	var out []explore.Run
+	worlds := worlds()
+	for _, w := range worlds {
+		out = append(out, w.run(None, ""))
+	}
 	for _, r := range []struct {
 		rule         Rule
 		world, wants string
@@ -124,10 +118,10 @@ func Runs() []Run {
 		{TailStays, "pay, payee's slot", grown},
 		{OwnsByTable, "pay, payer's slot", noPayer},
 		{OwnsByTable, "pay, payee's slot", noCredit},
-		{SweeperSends, "pay an order", stuck},
-		{NoteIsLocal, "pay an order", stuck},
-		{SaidAgain, "pay an order", stuck},
-		{FinalReply, "pay, payee's slot", stuck},
+		{SweeperSends, "pay an order", explore.Stuck},
+		{NoteIsLocal, "pay an order", explore.Stuck},
+		{SaidAgain, "pay an order", explore.Stuck},
+		{FinalReply, "pay, payee's slot", explore.Stuck},
 		{FirstWins, "pay", grown},
 		{Tombstone, "pay", both},
 		{TimeoutAsks, "pay", both},
@@ -145,35 +139,21 @@ func Runs() []Run {
 		{PaidLast, "two orders, one unit", soldTwice},
 		{AllConfirmed, "order at two sellers", noStock},
 		{PaidStays, "order", paidTwice},
-		{AllReleased, "order", stuck},
+		{AllReleased, "order", explore.Stuck},
 		{EndKept, "order", givenBack},
 		{EndRefuses, "two orders, one unit", soldTwice},
 		{UnknownChecked, "two orders, one unit, seller", soldTwice},
-		{HoldsEnd, "order, RELEASE early", stuck},
+		{HoldsEnd, "order, RELEASE early", explore.Stuck},
 		{GrantHeld, "one phone, two users, home", onePhone},
 		{SureHeld, "one phone, two users, users' slot", noUser},
 		{StateHeld, "one phone, two users, users' slot", noUser},
 		{AskedTombstone, "one phone, two users", onePhone},
 		{ClaimStays, "one phone, two users, home", onePhone},
 		{TakenHeld, "one phone, two users, home", ""},
-		{MarkFirst, "4 voters", tailLost},
-		{MarkedStays, "4 voters", tailLost},
-		{LiftWhenPassed, "2 voters", tailLost},
-		{KeepMeetsFence, "4 voters", twoOwners},
-		{KeepMeetsFence, "4 voters", tailLost},
-		{PromiseWhenOld, "4 voters", twoOwners},
-		{RestartWaits, "4 voters", twoOwners},
-		{PromiseStored, "4 voters", twoOwners},
-		{PromiseOutlasts, "4 voters", twoOwners},
-		{SwapFromBase, "3 voters", twoOwners},
-		{GivingUpPublishes, "4 voters", stuck},
-		{MarkStored, "2 voters", tailLost},
-		{OnlyGrantsCount, "4 voters", tailLost},
-		{HighestCounter, "2 voters", tailLost},
 	} {
 		for _, w := range worlds {
-			if w.World == r.world {
-				out = append(out, Run{World: w.World, Bound: w.Bound, Rule: r.rule, Wants: r.wants, look: w.look})
+			if w.name == r.world {
+				out = append(out, w.run(r.rule, r.wants))
 			}
 		}
 	}

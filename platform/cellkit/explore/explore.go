@@ -1,26 +1,26 @@
-package model
+package explore
 
 import (
 	"fmt"
 	"slices"
 )
 
-// world is a part of the protocol as a graph: states, and the moves between them.
+// World is a part of the protocol as a graph: states, and the moves between them.
 // A state is a value, so that one reached on two ways is seen once.
-type world[S comparable] interface {
-	// start gives the first state.
-	start() S
-	// moves calls to for each state that one move leads to, always in the same
+type World[S comparable] interface {
+	// Start gives the first state.
+	Start() S
+	// Moves calls to for each state that one move leads to, always in the same
 	// order. who and what say the move; free ones may never happen (a fault, a
 	// wish), the others do in the end.
-	moves(s S, to func(who, what string, next S, free bool))
-	// broken names the invariant that s breaks, "" = none.
-	broken(s S) string
-	// rests says that nothing is left to be done.
-	rests(s S) bool
+	Moves(s S, to func(who, what string, next S, free bool))
+	// Broken names the invariant that s breaks, "" = none.
+	Broken(s S) string
+	// Rests says that nothing is left to be done.
+	Rests(s S) bool
 }
 
-// Found is what Explore has seen.
+// Found is what States has seen.
 type Found struct {
 	States int             // all that can be reached, or all up to the violation
 	Moves  int             // between them
@@ -30,16 +30,16 @@ type Found struct {
 	Taken  map[string]bool // the kinds of moves that were made
 }
 
-// stuck is the violation that is seen last: no end can be reached any more.
-const stuck = "stuck for ever"
+// Stuck is the violation that is seen last: no end can be reached any more.
+const Stuck = "stuck for ever"
 
-// explore looks at every state, breadth first, so that the way to a violation is a
+// States looks at every state, breadth first, so that the way to a violation is a
 // shortest one. Without one it looks whether from every state one that rests
 // can be reached without any further fault or wish.
 // wants, if it isn't empty, is the only violation that counts.
-func explore[S comparable](w world[S], wants string, limit int) (Found, error) {
+func States[S comparable](w World[S], wants string, limit int) (Found, error) {
 	g := graph[S]{w: w, wants: wants, index: map[S]int32{}, taken: map[string]bool{}}
-	g.add(w.start(), -1)
+	g.add(w.Start(), -1)
 	for at := 0; at < len(g.states) && g.broken < 0; at++ {
 		g.first = append(g.first, int32(len(g.healing)))
 		if len(g.states) > limit {
@@ -49,8 +49,8 @@ func explore[S comparable](w world[S], wants string, limit int) (Found, error) {
 	}
 	f := Found{States: len(g.states), Moves: g.moves, Depth: g.depth(int32(len(g.states) - 1)), Taken: g.taken}
 	bad, why := g.broken, g.why
-	if bad < 0 && (wants == "" || wants == stuck) {
-		bad, why = g.stuck(), stuck
+	if bad < 0 && (wants == "" || wants == Stuck) {
+		bad, why = g.stuck(), Stuck
 	}
 	if bad >= 0 {
 		f.Broken, f.Depth, f.Trace = why, g.depth(bad), g.trace(bad)
@@ -59,7 +59,7 @@ func explore[S comparable](w world[S], wants string, limit int) (Found, error) {
 }
 
 type graph[S comparable] struct {
-	w       world[S]
+	w       World[S]
 	wants   string
 	taken   map[string]bool
 	index   map[S]int32
@@ -81,7 +81,7 @@ func (g *graph[S]) add(s S, from int32) int32 {
 	if i == 0 {
 		g.broken = -1
 	}
-	if why := g.w.broken(s); why != "" && g.broken < 0 && (g.wants == "" || g.wants == why) {
+	if why := g.w.Broken(s); why != "" && g.broken < 0 && (g.wants == "" || g.wants == why) {
 		g.broken, g.why = i, why
 	}
 	return i
@@ -89,7 +89,7 @@ func (g *graph[S]) add(s S, from int32) int32 {
 
 func (g *graph[S]) expand(at int32) {
 	s := g.states[at]
-	g.w.moves(s, func(_, what string, next S, free bool) {
+	g.w.Moves(s, func(_, what string, next S, free bool) {
 		if next == s {
 			return
 		}
@@ -125,7 +125,7 @@ func (g *graph[S]) stuck() int32 {
 	heals := make([]bool, n)
 	var queue []int32
 	for i, s := range g.states {
-		if g.w.rests(s) {
+		if g.w.Rests(s) {
 			heals[i], queue = true, append(queue, int32(i))
 		}
 	}
@@ -152,7 +152,7 @@ func (g *graph[S]) depth(i int32) (n int) {
 func (g *graph[S]) trace(i int32) (out []string) {
 	for ; g.parent[i] >= 0; i = g.parent[i] {
 		said := false
-		g.w.moves(g.states[g.parent[i]], func(who, what string, next S, _ bool) {
+		g.w.Moves(g.states[g.parent[i]], func(who, what string, next S, _ bool) {
 			if !said && next == g.states[i] {
 				said, out = true, append(out, who+": "+what)
 			}

@@ -1,4 +1,4 @@
-package model
+package lease
 
 import (
 	"cmp"
@@ -62,7 +62,7 @@ func (w *voterWorld) fence() int {
 	return w.n - w.keep() + 1
 }
 
-func (w *voterWorld) start() election { return election{table: 1, held: 1} }
+func (w *voterWorld) Start() election { return election{table: 1, held: 1} }
 
 // sorted: voters are alike, so their order makes no other state, and neither do grants
 // that nobody counts any more.
@@ -136,7 +136,7 @@ func (w *voterWorld) marked(s election) bool {
 	return false
 }
 
-func (w *voterWorld) moves(s election, emit func(who, what string, next election, free bool)) {
+func (w *voterWorld) Moves(s election, emit func(who, what string, next election, free bool)) {
 	to := func(who, what string, next election, free bool) { emit(who, what, w.sorted(next), free) }
 	w.cell(s, to)
 	for i, v := range s.voters[:w.n] {
@@ -277,8 +277,8 @@ func (w *voterWorld) control(s election, to voterMove) {
 	to("control", "gives the failover up", done, false)
 }
 
-// broken is I1, and that what left is in the slot's owner.
-func (w *voterWorld) broken(s election) string {
+// Broken is I1, and that what left is in the slot's owner.
+func (w *voterWorld) Broken(s election) string {
 	switch {
 	case s.promoted != 0 && w.writes(s):
 		return "two writers"
@@ -288,8 +288,8 @@ func (w *voterWorld) broken(s election) string {
 	return ""
 }
 
-// rests: somebody can write, or will as soon as it asks.
-func (w *voterWorld) rests(s election) bool {
+// Rests: somebody can write, or will as soon as it asks.
+func (w *voterWorld) Rests(s election) bool {
 	willing := 0
 	for _, v := range s.voters[:w.n] {
 		if v.promised < s.held {
