@@ -64,6 +64,9 @@ func (f *fixture) deliver(kind string, body any) (inventoryapi.Answer, string, e
 		reply, err = f.handlers()[kind](context.Background(), tx, bus.Message{ID: kind, Kind: kind, From: 3, To: sellerSlot, Body: raw})
 		return err
 	})
+	if reply.Early != (reply.Kind == inventoryapi.KindReserved) { // only what expires by itself leaves before the standby has it
+		f.t.Errorf("the reply %s to %s: early %v", reply.Kind, kind, reply.Early)
+	}
 	a, _ := reply.Body.(inventoryapi.Answer)
 	return a, reply.Kind, err
 }
