@@ -43,12 +43,54 @@ func TestNothingDiffersWhileMoneyMoves(t *testing.T) {
 		}
 	}
 	w.end(answer)
+	if n := w.looks.Load(); n != 0 {
+		t.Errorf("the digests are equal, and %d questions went to single transfers", n)
+	}
 	if p := w.compare(0, "c2"); p.Transfers != 6 || p.Open != 1 || len(p.Differences)+len(p.Differing) != 0 {
 		t.Errorf("an end later: %+v", p)
 	}
 	r, err := reconcile.Run(t.Context(), w.agents(), reconcile.Ask{})
 	if err != nil || !r.Equal() || r.Transfers != 8 || r.Open != 1 || len(r.Summary) != 4 {
 		t.Errorf("all of it: %v, %+v", err, r)
+	}
+}
+
+// Compared again and again while transfers begin and end, none is ever taken for a
+// difference, even when what has just begun isn't left out.
+func TestComparedWhileMoneyMoves(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.send(alice, bob, 1)
+	done, looks := make(chan struct{}), make(chan int, 1)
+	go func() {
+		n := 0
+		defer func() { looks <- n }()
+		for ; ; n++ {
+			r, err := reconcile.Run(t.Context(), w.agents(), reconcile.Ask{})
+			if err != nil || len(r.Differences)+r.NotLooked+len(r.NotCompared) > 0 || r.Transfers == 0 {
+				t.Errorf("%v, %+v", err, r)
+			}
+			select {
+			case <-done:
+				return
+			default:
+			}
+		}
+	}()
+	for n := range int64(30) {
+		switch n % 3 {
+		case 0:
+			w.send(alice, bob, n+1)
+		case 1:
+			w.send(alice, nobody, n+1)
+		case 2:
+			w.cancelled(bob, anna, n+1)
+		}
+	}
+	close(done)
+	t.Logf("%d comparisons meanwhile", 1+<-looks)
+	if r, err := reconcile.Run(t.Context(), w.agents(), reconcile.Ask{}); err != nil || !r.Equal() || r.Transfers != 31 || r.Open != 0 {
+		t.Errorf("at rest: %v, %+v", err, r)
 	}
 }
 
@@ -124,6 +166,28 @@ func TestPlantedViolationsAreNamed(t *testing.T) {
 	}
 	if r, err := reconcile.Run(t.Context(), w.agents(), reconcile.Ask{}); err != nil || !r.Equal() {
 		t.Errorf("all undone: %v, %+v", err, r)
+	}
+}
+
+// What ends right after the payee's side was read was no difference before, and is
+// none: the payer's end counts only if it was there first.
+func TestEndedInBetween(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n, m := w.start(alice, bob, 10)
+	w.dbs[0].Plant(t, "UPDATE cell.outbox SET closed_at = now()") // so that it's looked at
+	ended := false
+	r := reconcile.New(reconcile.Options{Cell: "c1", Pool: w.dbs[0].App, Settled: time.Microsecond, Peers: map[string]reconcile.Caller{
+		"c2": direct{r: func() *reconcile.Reconciler { return w.both[1] }, then: func(op string) {
+			if op == "look" && !ended {
+				ended = true
+				w.end(w.take(m))
+			}
+		}},
+	}})
+	p, err := r.Compare(t.Context(), "c2", time.Now().Add(-2*time.Hour), time.Now().Add(time.Hour))
+	if err != nil || !ended || len(p.Differences) != 0 {
+		t.Errorf("transfer %s: ended %v, %v, %+v", n, ended, err, p)
 	}
 }
 

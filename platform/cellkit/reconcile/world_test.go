@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,12 +35,16 @@ type world struct {
 	dbs  [2]*pgtest.DB
 	both [2]*reconcile.Reconciler
 	seq  int64
+
+	looks atomic.Int64 // questions for single transfers, from cell to cell
 }
 
 // direct asks a Reconciler without a network in between.
 type direct struct {
 	r    func() *reconcile.Reconciler
 	away *bool
+	seen *atomic.Int64
+	then func(op string) // after the answer was read
 }
 
 var errAway = errors.New("the link is down")
@@ -48,6 +53,9 @@ func (d direct) Admin(ctx context.Context, method, path string, in, out any) err
 	if d.away != nil && *d.away {
 		return errAway
 	}
+	if d.seen != nil && (strings.HasSuffix(path, "/rows") || strings.HasSuffix(path, "/look")) {
+		d.seen.Add(1)
+	}
 	b, err := json.Marshal(in)
 	if err != nil {
 		return err
@@ -55,6 +63,9 @@ func (d direct) Admin(ctx context.Context, method, path string, in, out any) err
 	got, err := d.r().Answer(ctx, strings.TrimPrefix(path, "/reconcile/"), b)
 	if err != nil {
 		return err
+	}
+	if d.then != nil {
+		d.then(strings.TrimPrefix(path, "/reconcile/"))
 	}
 	if b, err = json.Marshal(got); err != nil {
 		return err
@@ -70,7 +81,7 @@ func newWorld(t testing.TB) *world {
 	for i, name := range []string{"c1", "c2"} {
 		w.both[i] = reconcile.New(reconcile.Options{
 			Cell: name, Pool: w.dbs[i].App, Each: time.Millisecond, Patience: 1, Settled: time.Microsecond, Window: 12 * 24 * time.Hour, Slow: time.Millisecond,
-			Peers: map[string]reconcile.Caller{[]string{"c2", "c1"}[i]: direct{r: func() *reconcile.Reconciler { return w.both[1-i] }}},
+			Peers: map[string]reconcile.Caller{[]string{"c2", "c1"}[i]: direct{r: func() *reconcile.Reconciler { return w.both[1-i] }, seen: &w.looks}},
 		})
 	}
 	for _, user := range []id.ID{alice, anna, bob} {
