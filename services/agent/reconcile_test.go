@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"example.com/cellmart/platform/cellkit/obs"
 	"example.com/cellmart/platform/cellkit/reconcile"
+	"example.com/cellmart/platform/cellkit/web"
 	"example.com/cellmart/services/agent/agentapi"
 )
 
@@ -85,6 +87,28 @@ func TestFactsLookAgain(t *testing.T) {
 	db.Plant(t, "DELETE FROM cell.transfers")
 	if f, got := text(); len(got) != 0 || f.Reconciled[0].Different != 0 || f.Reconciled[0].Stale {
 		t.Errorf("%+v", f)
+	}
+}
+
+// The operator and other cells' agents ask over HTTP, with the operator's key only.
+func TestReconcileIsAskedOverHTTP(t *testing.T) {
+	t.Parallel()
+	db, s := wholeCell(t)
+	db.Plant(t, in(ownSlot, `INSERT INTO cell.transfers (slot, epoch, rev, id, kind, from_user, to_user, to_slot, amount, currency, state, deadline, created_at, ended_at)
+		VALUES ($slot, 1, 1, $5, 'transfer', $1, $2, $slot, 5, 'CNY', 'SETTLED', now(), now() - interval '1 h', now())`))
+	srv := &server{cell: "c1", operator: "secret", books: &books{pairs: reconcile.New(reconcile.Options{Cell: "c1", Pool: s.pool})}}
+	o := web.Options{Service: "agent", Cell: "c1", Log: slog.New(slog.DiscardHandler)}
+	for name, h := range map[string]http.Handler{"operator": srv.local(o), "peer": srv.peer(o)} {
+		at := httptest.NewServer(h)
+		t.Cleanup(at.Close)
+		r, err := reconcile.Run(t.Context(), map[string]*agentapi.Client{"c1": {BaseURL: at.URL, OperatorKey: "secret"}}, reconcile.Ask{})
+		if err != nil || r.Equal() || len(r.NotCompared) != 0 || len(r.Differences) != 1 || r.Differences[0].Kind != reconcile.NoCredit || r.Transfers != 1 {
+			t.Errorf("%s: %v, %+v", name, err, r)
+		}
+		r, err = reconcile.Run(t.Context(), map[string]*agentapi.Client{"c1": {BaseURL: at.URL, OperatorKey: "wrong"}}, reconcile.Ask{})
+		if err != nil || r.Equal() || len(r.NotCompared) != 1 || len(r.Summary) != 0 {
+			t.Errorf("%s, without the key: %v, %+v", name, err, r)
+		}
 	}
 }
 
