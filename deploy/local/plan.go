@@ -145,6 +145,7 @@ func (l *layout) agent(zone, n int) Process {
 		"AGENT_ADDR": l.addr(zone, portAgent), "AGENT_PEER_ADDR": l.addr(zone, portAgentPeer),
 		"AGENT_BORDER_ADDR": l.addr(zone, portBorder), "AGENT_LINK_ADDR": l.addr(zone, portLink),
 		"AGENT_PEERS": l.peers(zone), "AGENT_PKI_DIR": l.pki(), "OPERATOR_KEY": l.secrets.Operator,
+		"AGENT_OUTPUT_COMMIT": "timed",
 	}
 	if zone == 0 {
 		targets = append(targets, "control="+l.addr(0, portControl), "idgen="+l.addr(0, portIDGen)+"|"+l.addr(0, portSpare), "catalog="+l.addr(0, portCatalog), "search="+l.addr(0, portSearch))
@@ -152,7 +153,6 @@ func (l *layout) agent(zone, n int) Process {
 	} else {
 		targets = append(targets, "gateway="+l.addr(zone, portGatewayPeer), "gateway-public="+l.gateway(zone))
 		env["AGENT_PG_DSN"] = l.dsn("cellmart_agent", l.secrets.Agent, zone, portPG)
-		env["AGENT_OUTPUT_COMMIT"] = "timed"
 		env["AGENT_APPLIER_DSN"] = l.dsn("cellmart_applier", l.secrets.Applier, zone, portPG)
 	}
 	env["AGENT_TARGETS"] = strings.Join(targets, ",")
