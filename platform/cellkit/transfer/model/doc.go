@@ -40,7 +40,7 @@
 //	      the claim's CONFIRM held, the user's slot's word held
 //	P5    replies held, the grant held
 //	P4.2  only who is in sync is promoted, both gate in an exchange, the old one gates until the
-//	      table
+//	      table; a place to pass, named after
 //	P4.3  marked, then sent on; a marked slot isn't failed over; a mark stays until all is passed
 //	P4.4  'relayed' is the cell's own note, a reply is made again
 //	P4.5  open requests are sent again, every end is answered
@@ -60,6 +60,9 @@
 //	                                  on to PAID, then the RELEASE comes and takes the stock. So it is
 //	                                  held, or it must not end what is CONFIRMED; both are clean
 //	both gate from the start          an incoming cell that gates only once its owner has heard that it
-//	                                  is in sync may be published before
+//	                                  is in sync may be published before. As built (worlds "asked") it
+//	                                  gates what is sent while it is in sync, asked each time, and is
+//	                                  published when it has passed a place that the owner named later:
+//	                                  clean too
 //	TAKEN held                        P4.1 holds it; nothing is broken without
 package model

@@ -68,6 +68,7 @@ type moneyWorld struct {
 	funds     [2]int8
 	failovers [2]uint8
 	swaps     [2]uint8
+	asksFirst bool // in an exchange the incoming cell gates only what is sent while it is in sync
 	refuses   bool // a payee may be one who can't be paid
 	loses     bool // streams may be lost
 
@@ -146,6 +147,7 @@ func (w *moneyWorld) judged(kind transfer.Kind, have transfer.Verdict, q transfe
 func (w *moneyWorld) Start() (s money) {
 	for k := range s.slots {
 		s.slots[k] = newSlot(ledger{available: w.funds[k]}, w.failovers[k], w.swaps[k], depth)
+		s.slots[k].asked = w.asksFirst
 	}
 	return s
 }

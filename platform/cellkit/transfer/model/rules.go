@@ -20,6 +20,7 @@ const (
 	IncomingGates
 	IncomingGatesAtOnce
 	OldGates
+	PlaceNamed
 	TakenAnew
 	CopiedAnew
 	TailStays
@@ -83,6 +84,7 @@ func rules() [last]rule {
 		IncomingGates:       {"P4.2", "both gate in an exchange", "the incoming cell gates only when it is the standby"},
 		IncomingGatesAtOnce: {"P4.2", "both gate from the start", "the incoming cell gates once the owner has heard that it is in sync"},
 		OldGates:            {"P4.2", "the old one gates until the table", "the old standby gates no more when the incoming cell is in sync"},
+		PlaceNamed:          {"P4.2", "a place to pass, named after", "whoever is in sync is published, however far behind"},
 		TakenAnew:           {"P3.7", "the former owner takes all anew", "the larger of two rows wins"},
 		CopiedAnew:          {"P3.7", "a new standby takes all anew", "it follows the new owner's stream, without a copy"},
 		TailStays:           {"P7", "the tail isn't merged", "the former owner's rows are merged into the new owner's"},

@@ -23,6 +23,8 @@ type slot[D comparable] struct {
 	left     uint8  // failovers that may still happen
 	swaps    uint8  // exchanges that may still happen
 	room     uint8  // how far the copies may be behind
+	asked    bool   // the incoming cell gates only what is sent while it is in sync
+	toPass   uint8  // commits before the place that was named, not applied by the incoming cell
 }
 
 // newSlot: without a failover to come the copies are of no interest, and left out.
@@ -47,7 +49,8 @@ const (
 	noExchange = iota
 	incomingCopies
 	incomingInSync
-	incomingSeen // the owner has heard that it is in sync
+	incomingSeen  // the owner has heard that it is in sync
+	incomingNamed // the owner has named a place, later, that it has to pass
 	incomingPublished
 )
 
@@ -65,7 +68,7 @@ func (s *slot[D]) commit(d D) bool {
 	if s.standby == inSync {
 		s.lag++
 	}
-	if s.incoming >= incomingInSync {
+	if s.incoming >= incomingCopies {
 		s.inLag++
 	}
 	s.trim()
@@ -96,7 +99,7 @@ func (s *slot[D]) covered(r Rule, has func(D) bool) bool {
 	standby := s.standby == inSync && (has(s.sb) || r == AppliedCounts)
 	incoming := s.incoming >= incomingInSync && has(s.third)
 	switch {
-	case s.incoming == noExchange, r == IncomingGates:
+	case s.incoming == noExchange, r == IncomingGates, s.asked && s.incoming < incomingInSync:
 		return standby
 	case r == OldGates && s.incoming >= incomingInSync:
 		return incoming
@@ -131,6 +134,7 @@ func (s slot[D]) copies(r Rule, passed func(D, uint32) bool, merge func(now, old
 		n := s
 		n.third = n.way[n.n-n.inLag]
 		n.inLag--
+		n.toPass -= min(n.toPass, 1)
 		n.trim()
 		to("the incoming cell applies a transaction", n, false)
 	}
@@ -163,7 +167,7 @@ func (s slot[D]) failover(r Rule, to func(string, slot[D], bool)) {
 	if s.left == 0 || !ready || s.marked && r != MarkedStays {
 		return
 	}
-	n := slot[D]{own: s.sb, third: s.own, former: true, left: s.left - 1, swaps: s.swaps, room: s.room}
+	n := slot[D]{own: s.sb, third: s.own, former: true, left: s.left - 1, swaps: s.swaps, room: s.room, asked: s.asked}
 	what := "the owner's cell is lost, its standby promoted"
 	if s.incoming == incomingPublished {
 		n.own = s.third
@@ -216,18 +220,28 @@ func (s slot[D]) exchange(r Rule, to func(string, slot[D], bool)) {
 	case noExchange:
 		if s.swaps > 0 && s.standby == inSync {
 			n.swaps--
-			n.incoming, n.third, n.former = incomingCopies, none, false
+			n.incoming, n.third, n.former = incomingCopies, s.own, false
 			to("an exchange begins", n, true)
 		}
-	case incomingCopies:
-		n.incoming, n.third = incomingInSync, s.own
+	case incomingCopies: // it may be behind the owner, as any that is in sync
+		n.incoming = incomingInSync
 		to("the incoming cell is in sync", n, false)
 	case incomingInSync, incomingSeen:
+		if s.asked && r != PlaceNamed {
+			n.incoming, n.toPass = incomingNamed, s.inLag
+			to("the owner names a place", n, false)
+			return
+		}
 		n.incoming = incomingPublished
 		to("the table names the incoming cell as the standby", n, false)
 		if s.incoming == incomingInSync && r == IncomingGatesAtOnce {
 			n.incoming = incomingSeen
 			to("the owner hears that the incoming cell is in sync", n, false)
+		}
+	case incomingNamed:
+		if s.toPass == 0 {
+			n.incoming = incomingPublished
+			to("the table names the incoming cell as the standby", n, false)
 		}
 	case incomingPublished:
 		n.sb, n.lag, n.standby = s.third, s.inLag, inSync
