@@ -3,6 +3,7 @@ package outputcommit
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,7 +41,7 @@ type Gate struct {
 
 	mu        sync.Mutex
 	peers     map[string]*peer
-	order     []*ticket // as they came; those that are done go when they are at the front
+	order     []*ticket // as they came; those that don't wait any more go in time
 	waiting   int
 	late      []*ticket // of slots that are to be marked
 	ready     []bus.Held
@@ -244,8 +245,8 @@ func (g *Gate) expired(now time.Time) {
 	for n < len(g.order) && g.order[n].late {
 		n++
 	}
-	if g.order = g.order[n:]; len(g.order) == 0 {
-		g.order = nil
+	if g.order = g.order[n:]; len(g.order) > 2*g.waiting+100 { // the first one may wait for long, in strict mode for ever
+		g.order = slices.DeleteFunc(slices.Clone(g.order), func(t *ticket) bool { return t.late })
 	}
 	if g.o.Strict {
 		return
