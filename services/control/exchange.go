@@ -15,7 +15,6 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"example.com/cellmart/platform/cellkit/errs"
-	"example.com/cellmart/platform/cellkit/outputcommit"
 	"example.com/cellmart/platform/routing"
 	"example.com/cellmart/services/agent/agentapi"
 	"example.com/cellmart/services/control/controlapi"
@@ -335,37 +334,6 @@ func (x *exchanger) missing(ctx context.Context, p part) (string, error) {
 	}
 	if n < len(p.slots) {
 		return fmt.Sprintf("%s has %d of %d slots in sync", p.target, n, len(p.slots)), nil
-	}
-	return "", nil
-}
-
-// passed says what the target lacks of what its owner had sent when the target was in
-// sync already. Until the owner hears that, its outputs don't wait for the target
-// (P4.2): what left before the word that is asked for here may not be there yet, and
-// each output after it is asked for there first.
-func (x *exchanger) passed(ctx context.Context, p part, ask agentapi.Incoming) (string, error) {
-	at, err := x.agent(p.owner).SetIncoming(ctx, ask)
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", p.owner, err)
-	}
-	if at.Changed > 0 || at.Incarnation != p.incarnation {
-		return p.owner + " is with another database, or has let go of it", nil
-	}
-	wants, err := pglogrepl.ParseLSN(at.LSN)
-	if err != nil {
-		return "", fmt.Errorf("position %q: %w", at.LSN, err)
-	}
-	a, err := x.agent(p.target).Applied(ctx, outputcommit.Question{Source: p.owner, LSN: int64(wants), Slots: ask.Slots})
-	if err != nil {
-		return "", err
-	}
-	if has := pglogrepl.LSN(a.LSN); a.Incarnation != p.incarnation || has < wants {
-		return fmt.Sprintf("%s is at %s of %s, not at %s yet, where that was when it was in sync", p.target, has, p.owner, wants), nil
-	}
-	for i, slot := range ask.Slots {
-		if epoch, ok := a.InSync[slot]; !ok || int64(epoch) != p.epochs[i] {
-			return fmt.Sprintf("%s has slot %d no longer in sync", p.target, slot), nil
-		}
 	}
 	return "", nil
 }

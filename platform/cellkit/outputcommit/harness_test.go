@@ -57,7 +57,6 @@ type cell struct {
 	stop    map[string]func()
 	applier atomic.Pointer[standby.Applier]
 	silent  atomic.Bool // its agent answers nobody
-	frozen  atomic.Bool // its agent answers, but knows nothing new
 	gate    *outputcommit.Gate
 	heard   *spy
 }
