@@ -25,6 +25,7 @@
 //	                             └─POST /marks──► control, when they don't (AGENT_OUTPUT_COMMIT)
 //	WAL ──cdc.Relay──► CDC_search, a stream of the own NATS
 //	rows of slots that were let go of ──cellkit/cleanup──► deleted in batches
+//	operator ──POST /admin/transfers/:id/jobs──► cell.transfer_jobs ──► the user service does it
 //	every table ──each minute──► rows in the wrong place (I2): a metric, status
 //
 // It listens on three addresses: ADDR for the own zone and the operator (admin

@@ -13,7 +13,8 @@
 // cell has a copy of all phones), or that of the ID or order number in the path, or
 // the cell's own for what every cell has (products). http.go's table says which. A
 // thing whose ID's slot had users taken from it is looked for at their homes too
-// (find.go). New users go to the first cell that takes them and can be reached: of
+// (find.go); a transfer whose home is away, at the home of the user who asks, who may
+// be its payee. New users go to the first cell that takes them and can be reached: of
 // their group, the wished region, the own. The token is verified here, offline, and
 // once more by the home's gateway.
 //

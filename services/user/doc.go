@@ -34,7 +34,18 @@
 //
 // Deposits and withdrawals are postings; transfers are cellkit/transfer's protocol,
 // all of whose messages this service handles, also for orders. A preview says who
-// would be paid, out of this cell's copies, and signs what was looked at.
+// would be paid, out of this cell's copies, and signs what was looked at. A payee
+// gives back (POST /transfers/:id/refunds) at their own home, which has the row that
+// counts it. A transfer's history is told by the payer's home, or the payee's.
+// Operators' jobs on transfers are done here too: they are rows that the agent keeps.
+//
+// # Closing
+//
+// DELETE /me closes an account without money and without a transfer under way (an
+// order that was reserved has its money frozen; one that wasn't finds none). It takes
+// the slot's exclusive lock for a moment, so that credits needn't lock their payee.
+// What comes later is refused, an order's payment goes to suspense, and the phone
+// stays taken.
 //
 // Schema users: registrations, users, addresses, claims (at the phone's home),
 // claim_copies (in the cell's own slot). Wallets, postings, transfers and credits
@@ -51,6 +62,10 @@
 //	copy not here yet                     lookup finds the cell's own users; else 401 for
 //	                                      the moment that the copy is on its way
 //	payee's cell away                     preview and transfer go on; the money is frozen
+//	payer's cell away                     the payee is told what their own home knows, and
+//	                                      can give back
+//	money comes while an account closes   it came first, and closing is refused; or later,
+//	                                      and it is
 //	name not in the copy yet              a preview without a name
 //	too many passwords to hash            429 with Retry-After
 //	idgen away for longer than the stock  503 IDS_EXHAUSTED for what needs a new ID

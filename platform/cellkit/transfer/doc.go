@@ -39,6 +39,24 @@
 // An order's payment to a seller is a transfer of kind order: it can't be
 // cancelled and is never refused; what can't be credited goes to suspense.
 //
+// # Refund
+//
+// A refund (GiveBack) is a transfer of kind refund from the payee to the payer that
+// points at the old one. The payee's row of that (cell.credits) counts what was
+// given back, under its lock and in the transaction that freezes, and can't count
+// more than came. What comes to nothing is taken off again. The payer's row counts
+// what came back: a refund that it never sent the money for is parked. The money
+// comes from where it is, the balance or suspense. An operator's reversal is a
+// refund of all that is left, and what the payee hasn't got is owed: recovery.
+//
+// # Operators
+//
+// A Job (retry, cancel, reverse) is a row in the cell that has the slot, and is done
+// by the service that handles transfers (Worker), with its end in the transaction of
+// its effect. Retrying also has what is parked handled again (bus.Unpark). None of
+// them moves money by itself. ListStuck and ListParked show what waits for a person,
+// SentHistory and ReceivedHistory what either side remembers.
+//
 // # What can go wrong
 //
 //	what                                   then
@@ -47,7 +65,13 @@
 //	deadline passed                        CANCELLING: asks, never gives money back by itself
 //	same id with other fields              parked with an alarm, nothing is posted
 //	answer against the stored end          parked with an alarm, nothing is posted
-//	payee unknown, or at the balance limit REFUSED (kind order: suspense)
+//	payee unknown, closed, or at the       REFUSED (kind order: suspense)
+//	balance limit
+//	100 refunds at once                    what came is given back, and not a unit more
+//	a refund refused, or asked back        REVERSED, and may be made anew
+//	a reversal of what was spent           the payee owes it
+//	a reason to be parked was mended       a retry handles it; if not, it stays parked
+//	killed in the middle of a job          done once: its effect has its end
 //	destination away                       FROZEN or CANCELLING; Stuck lists it with age,
 //	                                       attempts and the last answer
 package transfer
