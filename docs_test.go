@@ -69,3 +69,36 @@ func TestDeadLinksAreFound(t *testing.T) {
 		t.Errorf("deadLinks = %s, want %s", got, want)
 	}
 }
+
+var testName = regexp.MustCompile("`(Test[A-Z]\\w*)`")
+
+// A page that says which test holds something names one that is there.
+func TestTestsNamedInDocsExist(t *testing.T) {
+	t.Parallel()
+	have := map[string]bool{}
+	declared := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	sources(t, func(file string, src []byte) {
+		for _, m := range declared.FindAllSubmatch(src, -1) {
+			have[string(m[1])] = strings.HasSuffix(file, "_test.go") || have[string(m[1])]
+		}
+	})
+	named := 0
+	walk(t, func(file string) {
+		if !strings.HasSuffix(file, ".md") {
+			return
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range testName.FindAllStringSubmatch(string(text), -1) {
+			named++
+			if !have[m[1]] {
+				t.Errorf("%s names %s, which no file has", file, m[1])
+			}
+		}
+	})
+	if named < 10 {
+		t.Errorf("the pages name %d tests: this one looks in the wrong place", named)
+	}
+}
