@@ -10,7 +10,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"example.com/cellmart/platform/cellkit/outputcommit"
 	"example.com/cellmart/services/agent/agentapi"
 )
 
@@ -121,9 +120,13 @@ func stragglers(s *agentapi.Status) []string {
 	return out
 }
 
+// heldLong is how old an output that is held may get without being named: they wait
+// for 2 s where they don't wait for ever.
+const heldLong = 4000
+
 // outputs says which slots' outputs leave without their standby, that none are held
 // at all, or that one has waited for too long; nothing when all is well.
-func outputs(s *outputcommit.Status) []string {
+func outputs(s *agentapi.OutputCommit) []string {
 	if s == nil {
 		return nil
 	}
@@ -134,7 +137,7 @@ func outputs(s *outputcommit.Status) []string {
 	if s.Mode == "off" {
 		out = append(out, "outputs don't wait for standbys: AGENT_OUTPUT_COMMIT is off")
 	}
-	if s.OldestMS > 2*outputcommit.Limit.Milliseconds() {
+	if s.OldestMS > heldLong {
 		out = append(out, fmt.Sprintf("%d outputs wait for a standby (%s), the oldest for %s", s.Held, s.Mode, ms(s.OldestMS)))
 	}
 	if u := s.Uncovered; u != nil && u.Slots > 0 {

@@ -11,7 +11,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"example.com/cellmart/platform/cellkit/errs"
-	"example.com/cellmart/platform/cellkit/outputcommit"
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/cellkit/pg/pgtest"
 	"example.com/cellmart/platform/cellkit/standby"
@@ -35,15 +34,15 @@ func TestAppliedIsOutOfTheDatabase(t *testing.T) {
 	h := httptest.NewServer(s.peer(web.Options{Service: "agent", Cell: "c1"}))
 	t.Cleanup(h.Close)
 	c := &agentapi.Client{BaseURL: h.URL}
-	ask := func(lsn int64, slots ...routing.Slot) outputcommit.Answer {
+	ask := func(lsn int64, slots ...routing.Slot) agentapi.Answer {
 		t.Helper()
-		a, err := c.Applied(t.Context(), outputcommit.Question{Source: "c2", LSN: lsn, Slots: slots})
+		a, err := c.Applied(t.Context(), agentapi.Question{Source: "c2", LSN: lsn, Slots: slots})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return a
 	}
-	none := outputcommit.Answer{InSync: map[routing.Slot]routing.Epoch{}}
+	none := agentapi.Answer{InSync: map[routing.Slot]routing.Epoch{}}
 	if diff := cmp.Diff(none, ask(1, 1)); diff != "" {
 		t.Errorf("nothing applied yet (-want +got)\n%s", diff)
 	}
@@ -54,7 +53,7 @@ func TestAppliedIsOutOfTheDatabase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := outputcommit.Answer{Incarnation: "a.1", LSN: 1<<32 + 16, InSync: map[routing.Slot]routing.Epoch{1: 4}}
+	want := agentapi.Answer{Incarnation: "a.1", LSN: 1<<32 + 16, InSync: map[routing.Slot]routing.Epoch{1: 4}}
 	for _, lsn := range []int64{0, 1<<32 + 16, 1<<32 + 17} { // the last one isn't there: as it is, after a while
 		if diff := cmp.Diff(want, ask(lsn, 1, 1)); diff != "" {
 			t.Errorf("at %d (-want +got)\n%s", lsn, diff)
@@ -69,11 +68,11 @@ func TestAppliedIsOutOfTheDatabase(t *testing.T) {
 	if diff := cmp.Diff(none, ask(0, 1)); diff != "" {
 		t.Errorf("a source that must be copied (-want +got)\n%s", diff)
 	}
-	if _, err := c.Applied(t.Context(), outputcommit.Question{Source: "c9"}); !errs.IsKind(err, errs.Unavailable) {
+	if _, err := c.Applied(t.Context(), agentapi.Question{Source: "c9"}); !errs.IsKind(err, errs.Unavailable) {
 		t.Errorf("a source that isn't followed: %v", err)
 	}
 	s.copies = nil
-	if _, err := c.Applied(t.Context(), outputcommit.Question{Source: "c2"}); !errs.IsKind(err, errs.Unavailable) {
+	if _, err := c.Applied(t.Context(), agentapi.Question{Source: "c2"}); !errs.IsKind(err, errs.Unavailable) {
 		t.Errorf("without copies: %v", err)
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"example.com/cellmart/platform/cellkit/idbank"
 	"example.com/cellmart/platform/cellkit/link"
 	"example.com/cellmart/platform/cellkit/obs"
+	"example.com/cellmart/platform/cellkit/outputcommit"
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/cellkit/route"
 	"example.com/cellmart/platform/cellkit/standby"
@@ -158,7 +159,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		sending := bus.DispatcherOptions{
 			Cell: c.Zone, Pool: pool, NATSURL: c.NATSURL, Table: holder, Log: log, Metrics: metrics, Begins: begins,
 		}
-		if s.gate = openGate(c, pool, control, log, metrics); s.gate != nil {
+		if s.gate = openGate(c, control, outputcommit.Options{Pool: pool, Log: log, Metrics: metrics}); s.gate != nil {
 			sending.Commit = s.gate
 			group.Go(func() error { return s.gate.Run(ctx) })
 		}

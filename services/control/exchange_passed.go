@@ -6,7 +6,6 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
-	"example.com/cellmart/platform/cellkit/outputcommit"
 	"example.com/cellmart/services/agent/agentapi"
 )
 
@@ -26,7 +25,7 @@ func (x *exchanger) passed(ctx context.Context, p part, ask agentapi.Incoming) (
 	if err != nil {
 		return "", fmt.Errorf("position %q: %w", at.LSN, err)
 	}
-	a, err := x.agent(p.target).Applied(ctx, outputcommit.Question{Source: p.owner, LSN: int64(wants), Slots: ask.Slots})
+	a, err := x.agent(p.target).Applied(ctx, agentapi.Question{Source: p.owner, LSN: int64(wants), Slots: ask.Slots})
 	if err != nil {
 		return "", err
 	}

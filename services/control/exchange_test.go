@@ -20,7 +20,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"example.com/cellmart/platform/cellkit/errs"
-	"example.com/cellmart/platform/cellkit/outputcommit"
 	"example.com/cellmart/platform/cellkit/pg/pgtest"
 	"example.com/cellmart/platform/routing"
 	"example.com/cellmart/services/agent/agentapi"
@@ -118,8 +117,8 @@ func (c *cells) own(cell string, body io.Reader) agentapi.Here {
 	return out
 }
 
-func (c *cells) applied(cell string, body io.Reader) outputcommit.Answer {
-	var q outputcommit.Question
+func (c *cells) applied(cell string, body io.Reader) agentapi.Answer {
+	var q agentapi.Question
 	if err := json.NewDecoder(body).Decode(&q); err != nil {
 		c.t.Error(err)
 	}
@@ -127,7 +126,7 @@ func (c *cells) applied(cell string, body io.Reader) outputcommit.Answer {
 	if !c.stuck && !c.slow {
 		c.heard[p] = c.lsn[q.Source]
 	}
-	out := outputcommit.Answer{Incarnation: c.born, LSN: int64(c.heard[p]), InSync: map[routing.Slot]routing.Epoch{}}
+	out := agentapi.Answer{Incarnation: c.born, LSN: int64(c.heard[p]), InSync: map[routing.Slot]routing.Epoch{}}
 	for _, s := range q.Slots {
 		if c.copied[p][s] >= 2 {
 			a, _ := c.now().Slot(s)

@@ -6,13 +6,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"example.com/cellmart/platform/cellkit/outputcommit"
 	"example.com/cellmart/platform/routing"
 	"example.com/cellmart/services/control/controlapi"
 )
 
-func mark(slot routing.Slot, epoch routing.Epoch, incarnation string, token int64) outputcommit.Mark {
-	return outputcommit.Mark{Slot: slot, Epoch: epoch, Incarnation: incarnation, Token: token, Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+func mark(slot routing.Slot, epoch routing.Epoch, incarnation string, token int64) controlapi.Mark {
+	return controlapi.Mark{Slot: slot, Epoch: epoch, Incarnation: incarnation, Token: token, Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 }
 
 // Marks come twice, late and out of order; a lift takes no mark that came after the
@@ -25,7 +24,7 @@ func TestMarks(t *testing.T) {
 	}
 	ctx := t.Context()
 	type change = controlapi.MarkChange
-	type list = []outputcommit.Mark
+	type list = []controlapi.Mark
 	for _, step := range []struct {
 		what   string
 		change change
@@ -81,7 +80,7 @@ func TestMarkOfAnOldEpochIsOver(t *testing.T) {
 	if was.Owner == to {
 		to = "c3"
 	}
-	if err := c.SetMarks(t.Context(), controlapi.MarkChange{Cell: was.Owner, Set: []outputcommit.Mark{mark(0, was.Epoch, "a", 1), mark(1, was.Epoch, "a", 2)}}); err != nil {
+	if err := c.SetMarks(t.Context(), controlapi.MarkChange{Cell: was.Owner, Set: []controlapi.Mark{mark(0, was.Epoch, "a", 1), mark(1, was.Epoch, "a", 2)}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.publish(t.Context(), controlapi.PublishRequest{ExpectVersion: 1, Reason: "test", Changes: &controlapi.Changes{Assign: []controlapi.Assign{{From: 0, To: 0, Owner: to}}}}); err != nil {

@@ -12,11 +12,11 @@ import (
 // Mark says that outputs of a slot have left although its standby may not have them:
 // until the mark is lifted nobody may be promoted on the copy.
 type Mark struct {
-	Slot        routing.Slot  `json:"slot"`
-	Epoch       routing.Epoch `json:"epoch"` // of the owner
-	Incarnation string        `json:"incarnation"`
-	Token       int64         `json:"token"` // grows from mark to mark within the incarnation: a lift names the newest that it lifts
-	Since       time.Time     `json:"since"`
+	Slot        routing.Slot
+	Epoch       routing.Epoch // of the owner
+	Incarnation string
+	Token       int64 // grows from mark to mark within the incarnation: a lift names the newest that it lifts
+	Since       time.Time
 }
 
 // Marker is who must know of the marks before anything is sent on. Each call may be

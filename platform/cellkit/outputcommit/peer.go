@@ -11,16 +11,16 @@ import (
 // passed LSN, or if one of the slots isn't in sync there; else as soon as it has, and
 // after a second anyway.
 type Question struct {
-	Source string         `json:"source"`
-	LSN    int64          `json:"lsn"`
-	Slots  []routing.Slot `json:"slots"`
+	Source string
+	LSN    int64
+	Slots  []routing.Slot
 }
 
 // Answer is out of one snapshot of the standby's own database.
 type Answer struct {
-	Incarnation string                         `json:"incarnation"` // of the source's database; "" = nothing was ever applied
-	LSN         int64                          `json:"lsn"`         // everything of the source up to there is applied
-	InSync      map[routing.Slot]routing.Epoch `json:"in_sync"`     // of the slots that were asked for
+	Incarnation string                         // of the source's database; "" = nothing was ever applied
+	LSN         int64                          // everything of the source up to there is applied
+	InSync      map[routing.Slot]routing.Epoch // of the slots that were asked for
 }
 
 // Ask asks one cell.

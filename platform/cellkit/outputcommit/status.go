@@ -10,21 +10,21 @@ import (
 
 // Status is what a gate knows. Counts are since its start.
 type Status struct {
-	Mode      string            `json:"mode"`
-	Held      int               `json:"held"`
-	OldestMS  int64             `json:"oldest_ms"` // of what is held
-	Released  map[string]uint64 `json:"released"`  // by how: covered, timed, uncovered, unmarked, alone
-	Uncovered *Uncovered        `json:"uncovered"` // null = not read yet
+	Mode      string
+	Held      int
+	OldestMS  int64             // of what is held
+	Released  map[string]uint64 // by how: covered, timed, uncovered, unmarked, alone
+	Uncovered *Uncovered        // null = not read yet
 	read      time.Time
 }
 
 // Uncovered is the own slots that are marked.
 type Uncovered struct {
-	Slots    int               `json:"slots"`
-	Untold   int               `json:"untold"` // of which the voters don't know
-	OldestMS int64             `json:"oldest_ms"`
-	Ranges   [][2]routing.Slot `json:"ranges"` // the first of them
-	AgeMS    int64             `json:"age_ms"` // since that was read
+	Slots    int
+	Untold   int // of which the voters don't know
+	OldestMS int64
+	Ranges   [][2]routing.Slot // the first of them
+	AgeMS    int64             // since that was read
 }
 
 const maxRanges = 100

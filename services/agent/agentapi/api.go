@@ -7,7 +7,6 @@ import (
 
 	"example.com/cellmart/platform/cellkit/errs"
 	"example.com/cellmart/platform/cellkit/id"
-	"example.com/cellmart/platform/cellkit/outputcommit"
 	"example.com/cellmart/platform/routing"
 )
 
@@ -62,7 +61,7 @@ type Status struct {
 
 	// Commit is the outputs that wait for standbys, and the slots that are marked
 	// uncovered; null = no cell.
-	Commit *outputcommit.Status `json:"output_commit"`
+	Commit *OutputCommit `json:"output_commit"`
 
 	Reconciled    []Reconciled `json:"reconciled"` // transfers to each cell, both sides compared; null = no cell
 	Books         []LedgerLook `json:"books"`      // the last look at the own ledger

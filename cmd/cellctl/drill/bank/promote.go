@@ -279,7 +279,7 @@ func (p Promoter) Unmarked(ctx context.Context, at Place) error {
 		}
 		for _, m := range all.Marks {
 			if !m.Over {
-				marks = append(marks, m.Mark)
+				marks = append(marks, outputcommit.Mark(m.Mark))
 			}
 		}
 	}
