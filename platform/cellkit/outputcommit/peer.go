@@ -31,7 +31,7 @@ const MaxWait = 500 * time.Millisecond
 
 const (
 	askLimit  = Limit // for an answer
-	idleEach  = 500 * time.Millisecond
+	idleEach  = time.Second
 	againLong = 250 * time.Millisecond // after an error, or an answer that changed nothing
 	stuckEach = 250 * time.Millisecond
 )
