@@ -122,6 +122,7 @@ func (b *Bank) Open(ctx context.Context) error {
 // Run has money moved and things broken for as long as the run lasts, and until
 // every kind of fault was made once.
 func (b *Bank) Run(ctx context.Context, broken bool) error {
+	b.o.After(b.Home) // the first to be registered is the last to be done
 	inner, stop := context.WithCancel(ctx)
 	defer stop()
 	var going sync.WaitGroup

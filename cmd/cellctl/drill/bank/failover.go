@@ -178,6 +178,7 @@ func (f *faults) probe(ctx context.Context, at Place) []*write {
 }
 
 // Home gives every slot back to the owner that it had before the run, without a loss.
+// Done again it does nothing.
 func (b *Bank) Home(ctx context.Context) error {
 	f := b.faults
 	f.mu.Lock()
@@ -193,7 +194,20 @@ func (b *Bank) Home(ctx context.Context) error {
 			}
 		}
 	}
-	now, err := f.promoter.Places(ctx, slots)
+	var now []Place
+	err := until(ctx, func() (err error) {
+		if now, err = f.promoter.Places(ctx, slots); err != nil {
+			return err
+		}
+		seen := 0
+		for _, at := range now {
+			seen += len(at.Slots)
+		}
+		if seen < len(slots) { // a table is on its way
+			return fmt.Errorf("%d of %d slots have an owner and a standby", seen, len(slots))
+		}
+		return nil
+	})
 	if err != nil {
 		return err
 	}
