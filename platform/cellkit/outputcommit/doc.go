@@ -41,8 +41,8 @@
 // of it; two dispatchers of a cell, or one that starts again, agree through it. Each
 // second marks are lifted that every gating standby, in sync, has passed: the row
 // goes if its position is still covered, then the voters' mark, by its token. What
-// voters have and the cell hasn't is lifted by comparison each 30 s. Nobody is
-// promoted for a slot that is marked (Promotable).
+// only one of the two has is put right by comparison each 30 s. Nobody is promoted
+// for a slot that is marked (Promotable).
 //
 // Modes: timed is the above; strict waits for ever and never marks; off holds
 // nothing (no Gate).
@@ -65,6 +65,6 @@
 //	other standbys since the claim     it waits for those
 //	own database down                  nothing is claimed; what waits for a row waits
 //	database restored                  another incarnation: nothing of the old one covers
-//	a lift is lost, or a mark late     found by comparison
+//	a lift is lost, or a mark late     found by comparison, as are marks that the voters forgot
 //	a mark of an incarnation before    stays until control's epoch is above it
 package outputcommit

@@ -104,10 +104,10 @@ func TestClaimedAgainWhileHeld(t *testing.T) {
 	c2.apply("c1")
 	w.synced(c2, 1)
 	c2.halt("applier")
-	c1.super("BEGIN; SELECT cell.enter(1, 1); INSERT INTO cell.outbox (slot, id, to_slot, service, kind, key, body, reply_to) VALUES (1, 'r', 9000, 'toy', 'x', 'r', '{}', 'q'); COMMIT")
+	c1.tell(1, "r")
 	c1.send(&voters{}, strict)
-	w.waitFor("three claims", func() string {
-		if n := c1.text("SELECT attempts FROM cell.relay WHERE id = 'r'"); n < "3" {
+	w.waitFor("two claims", func() string {
+		if n := c1.text("SELECT attempts FROM cell.relay WHERE id = 'r'"); n < "2" {
 			return n
 		}
 		return ""
@@ -141,34 +141,34 @@ func TestExchangeGatesOnBoth(t *testing.T) {
 	}
 	incoming(1)
 	c3.applier.Store(nil)
-	c1.ask(1, 2, "unknown", false)
+	c1.tell(1, "unknown")
 	c1.held(1) // of c3 nothing is known: it may be in sync
-	if c1.heard.times("do.it:unknown") != 0 {
+	if c1.heard.times("unknown") != 0 {
 		t.Error("left although nothing is known of the incoming cell")
 	}
 	c3.apply("c1") // it says: not in sync (until it has heard of the slot, and copied it)
-	w.left(c1, "do.it:unknown")
+	w.left(c1, "unknown")
 	w.synced(c3, 1)
 
 	c3.halt("applier")
-	c1.ask(1, 2, "both", false)
-	c1.ask(2, 3, "other", false) // not of the exchange, and behind it
-	w.left(c1, "do.it:other")
+	c1.tell(1, "both")
+	c1.tell(2, "other") // not of the exchange, and behind it
+	w.left(c1, "other")
 	c1.held(1)
-	if c1.heard.times("do.it:both") != 0 {
+	if c1.heard.times("both") != 0 {
 		t.Error("left before the incoming cell had it, which is in sync")
 	}
 	c3.apply("c1")
-	w.left(c1, "do.it:both")
+	w.left(c1, "both")
 
 	c2.halt("applier")
-	c1.ask(1, 2, "old", false)
+	c1.tell(1, "old")
 	c1.held(1)
-	if c1.heard.times("do.it:old") != 0 {
+	if c1.heard.times("old") != 0 {
 		t.Error("left before the old standby had it")
 	}
 	c2.apply("c1")
-	w.left(c1, "do.it:old")
+	w.left(c1, "old")
 	if n := c1.text("SELECT count(*) FROM cell.uncovered"); n != "0" {
 		t.Errorf("%s marks in strict mode", n)
 	}

@@ -115,6 +115,12 @@ func (v *voters) setDown(down bool) {
 	v.down = down
 }
 
+func (v *voters) forget() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	clear(v.marks)
+}
+
 func (v *voters) has(s routing.Slot) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -268,6 +274,7 @@ func (c *cell) relay() {
 	}
 	c.run("relay", cdc.NewRelay(cdc.Options{
 		Zone: c.name, Pool: c.agent, DSN: c.db.AgentDSN, NATSURL: c.nats.URL, Log: c.log, Peers: func() []string { return peers },
+		Beat: 300 * time.Millisecond, // a copy is whole when the stream has passed its place
 	}).Run)
 }
 
@@ -360,19 +367,21 @@ func (c *cell) consume() {
 // ask writes a request.
 func (c *cell) ask(from, to routing.Slot, key string, early bool) {
 	c.w.t.Helper()
-	c.askAt(from, to, 1, key, early)
-}
-
-func (c *cell) askAt(from, to routing.Slot, epoch routing.Epoch, key string, early bool) {
-	c.w.t.Helper()
 	r := bus.Request{Service: "toy", Kind: "do.it", Key: key, To: to, Body: map[string]string{"key": key}, ReplyService: "toy", Early: early}
 	if early {
 		r.Kind = "try.it"
 	}
-	err := pg.InSlot(c.w.t.Context(), c.db.App, pg.Entry{Slot: from, Epoch: epoch}, func(tx *pg.Tx) error { return bus.Send(c.w.t.Context(), tx, r) })
+	err := pg.InSlot(c.w.t.Context(), c.db.App, pg.Entry{Slot: from, Epoch: 1}, func(tx *pg.Tx) error { return bus.Send(c.w.t.Context(), tx, r) })
 	if err != nil {
 		c.w.t.Fatal(err)
 	}
+}
+
+// tell writes a reply: it is sent once, and not again for want of an answer.
+func (c *cell) tell(from routing.Slot, key string) {
+	c.w.t.Helper()
+	c.super(fmt.Sprintf(`BEGIN; SELECT cell.enter(%d, 1); INSERT INTO cell.outbox (slot, id, to_slot, service, kind, key, body, reply_to)
+		VALUES (%d, '%s', 9000, 'toy', 'x', '%s', '{}', 'q'); COMMIT`, from, from, key, key))
 }
 
 // spy hears what is published to a cell's streams, in the moment it is.

@@ -198,8 +198,9 @@ func (g *Gate) askMarked(ctx context.Context, rows []row) map[string]Answer {
 	return out
 }
 
-// reconcile lifts marks that the voters have of this database and that it hasn't:
-// a lift that didn't get through, or a mark that came after its lift.
+// reconcile lifts marks that the voters have of this database and that it hasn't (a
+// lift that didn't get through, or a mark that came after its lift), and tells them
+// of those that they knew and know no more.
 func (g *Gate) reconcile(ctx context.Context, rows []row, compared *time.Time) error {
 	look, cancel := context.WithTimeout(ctx, 2*markLimit)
 	defer cancel()
@@ -210,7 +211,7 @@ func (g *Gate) reconcile(ctx context.Context, rows []row, compared *time.Time) e
 	if g.heardVoters(err); err != nil {
 		return nil
 	}
-	if len(theirs) > 0 { // a mark that was made meanwhile has its row already
+	if len(theirs)+len(rows) > 0 { // a mark that was made meanwhile has its row already
 		if rows, err = readRows(look, g.o.Pool); err != nil {
 			return err
 		}
@@ -220,11 +221,18 @@ func (g *Gate) reconcile(ctx context.Context, rows []row, compared *time.Time) e
 		token       int64
 		incarnation string
 	}
-	ours := map[key]bool{}
+	ours, known := map[key]bool{}, map[key]bool{}
+	for _, m := range theirs {
+		known[key{m.Slot, m.Token, m.Incarnation}] = true
+	}
 	incarnation := ""
+	var lost []Mark
 	for _, r := range rows {
-		ours[key{r.mark.Slot, r.mark.Token, r.mark.Incarnation}] = true
-		incarnation = r.mark.Incarnation
+		k := key{r.mark.Slot, r.mark.Token, r.mark.Incarnation}
+		ours[k], incarnation = true, r.mark.Incarnation
+		if r.owned && r.marked && !known[k] {
+			lost = append(lost, r.mark)
+		}
 	}
 	if len(theirs) > 0 && incarnation == "" {
 		if incarnation, err = readIncarnation(look, g.o.Pool); err != nil {
@@ -237,7 +245,7 @@ func (g *Gate) reconcile(ctx context.Context, rows []row, compared *time.Time) e
 			over = append(over, m)
 		}
 	}
-	if len(over) == 0 || g.call(ctx, over, g.o.Mark.Lift) {
+	if (len(over) == 0 || g.call(ctx, over, g.o.Mark.Lift)) && (len(lost) == 0 || g.call(ctx, lost, g.o.Mark.Mark)) {
 		*compared = time.Now()
 	}
 	return nil

@@ -29,7 +29,7 @@ type Marker interface {
 
 const (
 	markLimit = 500 * time.Millisecond // for the voters
-	deafFor   = 5 * time.Second        // between two tries when they didn't answer; nobody waits for those
+	deafFor   = 2 * time.Second        // between two tries when they didn't answer; nobody waits for those
 	maxMarks  = 2000                   // in one call
 	busyEach  = 20 * time.Millisecond
 	dbLimit   = time.Second
