@@ -144,6 +144,11 @@ func TestOperatorReverses(t *testing.T) {
 	o.wants(o.has(transfer.TaskReverse, sent.ID+1<<20, bob.Slot()), transfer.JobFailed, "no such thing")
 	waitFor(t, func() bool { return w.available(ann) == 1000 })
 	waitFor(t, w.quiet)
+	var list userapi.Transfers
+	w.sure(ann, "GET", "/api/v1/transfers", "", "").decode(t, &list)
+	if len(list.Items) != 2 || list.Items[0].Kind != "refund" || list.Items[0].Memo != "reversed by the operator" {
+		t.Errorf("ann's transfers: %+v, want no operator's reason in a memo", list.Items)
+	}
 	if got := w.told(ann, sent.ID); got.Refunded != 300 || w.available(bob) != 0 {
 		t.Errorf("%+v, bob has %d", got, w.available(bob))
 	}

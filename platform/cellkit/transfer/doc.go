@@ -47,7 +47,8 @@
 // more than came. What comes to nothing is taken off again. The payer's row counts
 // what came back: a refund that it never sent the money for is parked. The money
 // comes from where it is, the balance or suspense. An operator's reversal is a
-// refund of all that is left, and what the payee hasn't got is owed: recovery.
+// refund of all that is left, and what the payee hasn't got is owed: recovery. Only
+// an operator can ask it back, neither the payee nor its deadline.
 //
 // # Operators
 //

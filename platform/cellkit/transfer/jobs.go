@@ -42,6 +42,9 @@ const (
 // people's refunds.
 const RouteReverse = "operator: reverse"
 
+// memoReverse is what the parties read; the operator's reason isn't for them.
+const memoReverse = "reversed by the operator"
+
 // Job is a task for one transfer, in one slot: the payer's, or for what is parked
 // there and for reversing, the payee's.
 type Job struct {
@@ -256,7 +259,7 @@ func (w Worker) reverse(ctx context.Context, tx *pg.Tx, j Job) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	t, err := GiveBack(ctx, tx, Back{ID: n, Of: j.Transfer, Memo: j.Reason})
+	t, err := GiveBack(ctx, tx, Back{ID: n, Of: j.Transfer, Memo: memoReverse})
 	if err != nil {
 		return "", err
 	}

@@ -112,10 +112,10 @@ func Expire(ctx context.Context, pool *pgxpool.Pool) (int, error) {
 		Epoch routing.Epoch
 		ID    id.ID
 	}
-	// An order's payment has no way back, so its deadline only makes it stuck.
+	// An order's payment has no way back, and a reversal isn't the clock's to ask back: their deadline only makes them stuck.
 	rows, err := pool.Query(ctx, `SELECT t.slot, s.epoch, t.id FROM cell.transfers t
 		JOIN cell.owned s ON s.slot = t.slot AND s.active
-		WHERE t.ended_at IS NULL AND t.state = 'FROZEN' AND t.kind <> 'order' AND t.deadline < now()
+		WHERE t.ended_at IS NULL AND t.state = 'FROZEN' AND t.kind <> 'order' AND NOT t.by_operator AND t.deadline < now()
 		ORDER BY t.deadline LIMIT $1`, expireBatch)
 	if err != nil {
 		return 0, pg.Error(err)

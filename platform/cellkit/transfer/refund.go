@@ -33,6 +33,8 @@ type back struct {
 	of   id.ID
 	from Account // where the money is
 	owed int64   // the part of it that isn't there
+
+	byOperator bool
 }
 
 // GiveBack starts a refund in the caller's transaction, which has entered the slot
@@ -66,7 +68,7 @@ func GiveBack(ctx context.Context, tx *pg.Tx, b Back) (Transfer, error) {
 		return Transfer{}, ErrRefundLimit
 	}
 	o := Order{ID: b.ID, Kind: Refund, From: c.To, To: c.From, ToSlot: c.FromSlot, Amount: b.Amount, Currency: c.Currency, Memo: b.Memo,
-		back: back{of: b.Of, from: Available}}
+		back: back{of: b.Of, from: Available, byOperator: b.By == 0}}
 	if c.Reason != "" { // CREDITED with a reason: it came to suspense
 		o.from = Suspense
 	}

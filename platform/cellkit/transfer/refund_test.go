@@ -237,6 +237,36 @@ func TestReversalOwesWhatIsMissing(t *testing.T) {
 	w.audit(2000 + 70)
 }
 
+// A reversal is neither its payee's nor the deadline's to ask back, only an
+// operator's.
+func TestReversalIsTheOperators(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	deposit(t, w.dbs[0], anna, "CNY", 1000, "d:1")
+	n := w.start(anna, bob, 100)
+	w.drain()
+	back, err := w.back(transfer.Back{ID: id.Make(5000, bob.Slot(), false), Of: n})
+	if err != nil || !back.ByOperator {
+		t.Fatalf("reversal: %+v, %v", back, err)
+	}
+	if err := w.cancel(back.ID); !errors.Is(err, transfer.ErrNoCancel) {
+		t.Errorf("cancelled by its sender: %v", err)
+	}
+	w.dbs[1].Plant(t, "UPDATE cell.transfers SET deadline = now() - interval '1 h'")
+	if n, err := transfer.Expire(t.Context(), w.dbs[1].App); n != 0 || err != nil || w.state(back.ID) != transfer.Frozen {
+		t.Errorf("past its deadline: %d asked back, %v, %s", n, err, w.state(back.ID))
+	}
+	err = inSlot(t, w.dbs[1], bob.Slot(), func(tx *pg.Tx) error {
+		_, err := transfer.Cancel(t.Context(), tx, back.ID, transfer.WishOperator)
+		return err
+	})
+	if err != nil || w.state(back.ID) != transfer.Cancelling {
+		t.Errorf("asked back by an operator: %v, %s", err, w.state(back.ID))
+	}
+	w.drain()
+	w.audit(1000)
+}
+
 // The payment of an order is given back from where it is: the seller's balance, or
 // suspense. Who bought from themselves gives back to themselves.
 func TestRefundOfAnOrder(t *testing.T) {

@@ -58,10 +58,12 @@ type Transfer struct {
 	Refunded  int64   // what has come back of it
 	TakenFrom Account // kind Refund: where its money was: Available, Suspense
 	Owed      int64   // kind Refund: the part that its sender owes since
+
+	ByOperator bool // kind Refund: a reversal, which only an operator can ask back
 }
 
 const columns = `id, kind, from_user, to_user, to_slot, amount, currency, state, reason, memo, order_id, deadline, created_at, ended_at,
-	refund_of, refunded, taken_from, owed`
+	refund_of, refunded, taken_from, owed, by_operator`
 
 // ErrSelf refuses a transfer to oneself.
 var ErrSelf = errs.New(errs.Invalid, "SELF_TRANSFER", "payer and payee are the same").At("to_user")
@@ -110,7 +112,7 @@ func start(ctx context.Context, tx *pg.Tx, o Order, keepRejected bool) (Transfer
 		return Transfer{}, err
 	}
 	t := Transfer{ID: o.ID, Kind: o.Kind, From: o.From, To: o.To, ToSlot: o.ToSlot, Amount: o.Amount, Currency: o.Currency,
-		State: Frozen, Memo: o.Memo, OrderID: o.OrderID, Deadline: o.Deadline, RefundOf: o.of, TakenFrom: Available, Owed: o.owed}
+		State: Frozen, Memo: o.Memo, OrderID: o.OrderID, Deadline: o.Deadline, RefundOf: o.of, TakenFrom: Available, Owed: o.owed, ByOperator: o.byOperator}
 	if o.from != "" {
 		t.TakenFrom = o.from
 	}
@@ -155,9 +157,9 @@ func freeze(ctx context.Context, tx *pg.Tx, o Order, t Transfer) error {
 }
 
 func insert(ctx context.Context, tx *pg.Tx, t Transfer) (Transfer, error) {
-	rows, err := tx.Query(ctx, `INSERT INTO cell.transfers (slot, id, kind, from_user, to_user, to_slot, amount, currency, state, reason, memo, order_id, deadline, ended_at, refund_of, taken_from, owed)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, CASE WHEN $14 THEN now() END, $15, $16, $17) RETURNING `+columns,
-		tx.Slot, t.ID, t.Kind, t.From, t.To, t.ToSlot, t.Amount, t.Currency, t.State, t.Reason, t.Memo, t.OrderID, t.Deadline, t.State.Ended(), t.RefundOf, t.TakenFrom, t.Owed)
+	rows, err := tx.Query(ctx, `INSERT INTO cell.transfers (slot, id, kind, from_user, to_user, to_slot, amount, currency, state, reason, memo, order_id, deadline, ended_at, refund_of, taken_from, owed, by_operator)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, CASE WHEN $14 THEN now() END, $15, $16, $17, $18) RETURNING `+columns,
+		tx.Slot, t.ID, t.Kind, t.From, t.To, t.ToSlot, t.Amount, t.Currency, t.State, t.Reason, t.Memo, t.OrderID, t.Deadline, t.State.Ended(), t.RefundOf, t.TakenFrom, t.Owed, t.ByOperator)
 	if err != nil {
 		return t, err
 	}
@@ -182,6 +184,9 @@ func Cancel(ctx context.Context, tx *pg.Tx, transfer id.ID, e Event) (Transfer, 
 	next, effect, err := Next(t.Kind, t.State, e)
 	if err != nil || effect != Ask {
 		return t, err
+	}
+	if t.ByOperator && e != WishOperator {
+		return t, ErrNoCancel.Msgf("a reversal is the operator's to ask back")
 	}
 	if t, err = save(ctx, tx, t, next, string(e)); err != nil {
 		return t, err

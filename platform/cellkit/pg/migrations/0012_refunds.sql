@@ -3,12 +3,15 @@
 
 -- Where a refund's money was taken from, so that it goes back there when the refund comes to nothing: the payee's
 -- balance, or suspense if that is where the money had come to. owed: the part that an operator's reversal took from
--- recovery, since the payee hadn't got it any more.
+-- recovery, since the payee hadn't got it any more. by_operator: such a reversal is neither its sender's nor the clock's
+-- to ask back.
 ALTER TABLE cell.transfers
   ADD COLUMN taken_from text   NOT NULL DEFAULT 'available',
   ADD COLUMN owed       bigint NOT NULL DEFAULT 0,
+  ADD COLUMN by_operator boolean NOT NULL DEFAULT false,
   ADD CONSTRAINT transfers_taken_from CHECK (taken_from = 'available' OR taken_from = 'suspense' AND kind = 'refund'),
-  ADD CONSTRAINT transfers_owed CHECK (owed = 0 OR owed BETWEEN 1 AND amount AND kind = 'refund'),
+  ADD CONSTRAINT transfers_owed CHECK (owed = 0 OR owed BETWEEN 1 AND amount AND by_operator),
+  ADD CONSTRAINT transfers_by_operator CHECK (NOT by_operator OR kind = 'refund'),
   DROP CONSTRAINT transfers_self,  -- who bought from themselves can give that back to themselves
   ADD CONSTRAINT transfers_self CHECK (kind <> 'transfer' OR from_user <> to_user);
 CREATE INDEX credits_by_refund ON cell.credits (slot, refund_of) WHERE refund_of <> 0;
