@@ -25,6 +25,8 @@ const (
 	spanMost = 5 * time.Second  // for a cell's first answer
 )
 
+var errMany = fmt.Errorf("more than %d transfers are open", openMost)
+
 // Pair is one comparison: transfers from one cell to another, begun from Since to
 // before Until.
 type Pair struct {
@@ -78,8 +80,7 @@ func (r *Reconciler) compare(ctx context.Context, mine ranges, to string, since,
 		p.NotCompared = append(p.NotCompared, fmt.Sprintf("slots %s: %s doesn't own them yet", s.apart, to))
 	}
 	if s.many {
-		p.NotCompared = append(p.NotCompared, fmt.Sprintf("more than %d transfers are open", openMost))
-		return p, nil
+		return p, errMany // nothing was compared
 	}
 	var theirs digests
 	if err := other.ask(ctx, opDigest, question{Scope: &s.scope}, &theirs); err != nil {

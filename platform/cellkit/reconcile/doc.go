@@ -33,7 +33,7 @@
 //	begun a moment ago               not compared yet: its transaction may not have ended
 //	begun before hours were carried  its hour may differ; by ID it doesn't
 //	a clock set back                 what was begun "later" waits until the clock is there again
-//	very many are open               the window isn't compared, and that is said
+//	very many are open               not compared, and that is said; what is known stays, and grows old
 //	very many differ                 so many are looked at (looked); the rest is counted
 //	an agent starts anew             unknown, until it has looked
 package reconcile

@@ -317,6 +317,41 @@ func TestRunningWithTheOtherCellAway(t *testing.T) {
 	}
 }
 
+// With too many open transfers nothing is compared: that is no comparison, and what
+// was known stays an alarm.
+func TestVeryManyOpen(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.send(alice, bob, 10)
+	w.dbs[1].Plant(t, "UPDATE cell.credits SET amount = 11")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = w.both[0].Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	figure := func() (f reconcile.Figure) {
+		for _, f = range w.both[0].Figures() {
+			if f.To == "c2" {
+				return f
+			}
+		}
+		return f
+	}
+	named := func() bool { f := figure(); return len(f.Differences) == 1 && f.Differences[0].ID == n }
+	eventually(t, "the difference is named", named)
+	w.dbs[0].Plant(t, fmt.Sprintf(`INSERT INTO cell.transfers (slot, epoch, rev, id, kind, from_user, to_user, to_slot, amount, currency, state, deadline)
+		SELECT %d, 1, 1, (500000 + n)::bigint * 16384 + %[1]d, 'transfer', %[2]d, %[3]d, %[4]d, 1, 'CNY', 'FROZEN', now() FROM generate_series(1, 20001) n`, alice.Slot(), alice, bob, bob.Slot()))
+	const many = "more than 20000 transfers are open"
+	eventually(t, "it says that it can't compare", func() bool { return figure().Error == many })
+	eventually(t, "and its last look gets old", func() bool { return *figure().RecentMS > 100 })
+	if !named() || figure().Error != many {
+		t.Errorf("%+v", figure())
+	}
+	r, err := reconcile.Run(t.Context(), w.agents(), reconcile.Ask{Cells: []string{"c1"}})
+	if err != nil || r.Equal() || len(r.NotCompared) != 1 || !strings.Contains(r.NotCompared[0].Reason, many) {
+		t.Errorf("%v, %+v", err, r.NotCompared)
+	}
+}
+
 func TestBadQuestions(t *testing.T) {
 	t.Parallel()
 	r := reconcile.New(reconcile.Options{Cell: "c1"})

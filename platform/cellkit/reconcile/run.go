@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -62,8 +63,12 @@ type state struct {
 	figure Figure
 	known  map[ref]Difference
 
-	notLooked [2]int // of the recent hours, of the others
+	// Of the recent hours, and of the others.
+	notLooked [2]int
+	wrong     [2]string // why the last comparison wasn't one, or not of everything
 }
+
+const recentHours, otherHours = 0, 1
 
 // pass is a look at all hours, window by window, from the oldest.
 type pass struct {
@@ -101,6 +106,10 @@ func (r *Reconciler) Figures() []Figure {
 		s := r.pairs[to]
 		f := s.figure
 		f.To, f.RecentMS, f.WholeMS, f.NotLooked = to, age(s.recent), age(s.whole), s.notLooked[0]+s.notLooked[1]
+		f.Error = s.wrong[recentHours]
+		if why := s.wrong[otherHours]; why != "" && why != f.Error {
+			f.Error = strings.TrimPrefix(f.Error+"; older hours: "+why, "; ")
+		}
 		f.Differences = slices.SortedFunc(maps.Values(s.known), func(a, b Difference) int {
 			return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Kind, b.Kind))
 		})
@@ -164,8 +173,8 @@ func (r *Reconciler) step(ctx context.Context, mine ranges, to string) (worked t
 	defer cancel()
 	now := time.Now()
 	recent, err := r.compare(ctx, mine, to, now.Add(-r.o.Recent).Truncate(time.Hour), now.Add(longest), r.known(to))
-	r.note(ctx, to, recent, err, func(s *state) {
-		s.recent, s.figure.Open, s.notLooked[0] = now, recent.Open, recent.NotLooked
+	r.note(ctx, to, recentHours, recent, err, func(s *state) {
+		s.recent, s.figure.Open, s.notLooked[recentHours] = now, recent.Open, recent.NotLooked
 		if s.whole.IsZero() {
 			s.figure.Transfers = recent.Transfers
 		}
@@ -179,7 +188,7 @@ func (r *Reconciler) step(ctx context.Context, mine ranges, to string) (worked t
 	}
 	p, err := r.next(ctx, to)
 	if err != nil {
-		r.note(ctx, to, Pair{}, err, nil)
+		r.note(ctx, to, otherHours, Pair{}, err, nil)
 		return worked
 	}
 	last := now.Add(-r.o.Recent).Truncate(time.Hour) // the rest are recent hours
@@ -191,7 +200,7 @@ func (r *Reconciler) step(ctx context.Context, mine ranges, to string) (worked t
 	if p.next.Before(until) {
 		old, err = r.compare(ctx, mine, to, p.next, until, r.known(to))
 	}
-	r.note(ctx, to, old, err, func(s *state) {
+	r.note(ctx, to, otherHours, old, err, func(s *state) {
 		p.next, p.sum, p.notLooked = until, p.sum+old.Transfers, p.notLooked+old.NotLooked
 		s.notLooked[1] = max(s.notLooked[1], p.notLooked)
 		if whole {
@@ -272,8 +281,8 @@ func (r *Reconciler) known(to string) []ref {
 }
 
 // note keeps what a comparison said; done is what else changes when it succeeded.
-// All that was known was looked at again with it.
-func (r *Reconciler) note(ctx context.Context, to string, p Pair, err error, done func(*state)) {
+// All that was known was looked at again with it; after an error it stays known.
+func (r *Reconciler) note(ctx context.Context, to string, hours int, p Pair, err error, done func(*state)) {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return
 	}
@@ -284,9 +293,13 @@ func (r *Reconciler) note(ctx context.Context, to string, p Pair, err error, don
 		return
 	}
 	if err != nil {
-		s.figure.Error = err.Error()
+		s.wrong[hours] = err.Error()
 		r.o.Log.Debug("reconciliation", "to", to, "error", err)
 		return
+	}
+	s.wrong[hours] = ""
+	if len(p.NotCompared) > 0 {
+		s.wrong[hours] = p.NotCompared[0]
 	}
 	if p.To != "" {
 		r.found(s, p)
@@ -303,10 +316,6 @@ func (r *Reconciler) found(s *state, p Pair) {
 			r.o.Log.Error("a transfer's two sides don't match", "alarm", true, "kind", d.Kind, "transfer", d.ID.String(), "from", d.From, "to", d.To, "text", d.Text)
 		}
 		s.known[k] = d
-	}
-	s.figure.Error = ""
-	if len(p.NotCompared) > 0 {
-		s.figure.Error = p.NotCompared[0]
 	}
 }
 
