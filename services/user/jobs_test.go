@@ -181,9 +181,21 @@ func TestOperatorRetriesWhatIsParked(t *testing.T) {
 		t.Errorf("parked: %+v", p)
 	}
 	o.wants(o.has(transfer.TaskRetry, back.ID, ann.Slot()), transfer.JobFailed, "stays parked")
-	c1.db.Plant(t, "UPDATE cell.transfers SET refunded = 0")
+	c1.db.Plant(t, "UPDATE cell.transfers SET refunded = 0; ALTER TABLE cell.credits ADD CONSTRAINT none CHECK (refund_of = 0) NOT VALID") // an error that nobody expects
+	o.wants(o.has(transfer.TaskRetry, back.ID, ann.Slot()), transfer.JobFailed, "stays parked")
+	c1.db.Plant(t, "ALTER TABLE cell.credits DROP CONSTRAINT none")
 	o.wants(o.has(transfer.TaskRetry, back.ID, ann.Slot()), transfer.JobDone, "transfer.credit was parked, and is handled now")
 	w.ended(bob, back.ID, "SETTLED")
+	waitFor(t, w.quiet)
+	c1.db.Plant(t, fmt.Sprintf("UPDATE cell.transfer_jobs SET state = 'OPEN', ended_at = NULL WHERE id = 'job-%d'", o.n)) // as if killed before its end
+	if err := o.worker.Do(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	j, err := transfer.GetJob(t.Context(), o.agent, fmt.Sprintf("job-%d", o.n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.wants(j, transfer.JobDone, "transfer.credit was parked, and is handled now")
 	if len(parked()) != 0 || w.available(ann) != 1000 {
 		t.Errorf("parked %+v, ann has %d", parked(), w.available(ann))
 	}

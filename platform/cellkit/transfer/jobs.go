@@ -201,7 +201,7 @@ func (w Worker) do(ctx context.Context, e pg.Entry, j Job) error {
 		}
 		var refusal *errs.Error
 		switch {
-		case errors.As(err, &refusal) && refusal.Kind != errs.Unavailable && refusal.Kind != errs.Misrouted:
+		case errors.As(err, &refusal) && !passing(err):
 			state, detail = JobFailed, refusal.Message
 		case err != nil:
 			return err
@@ -223,6 +223,13 @@ func (w Worker) effect(ctx context.Context, tx *pg.Tx, j Job, was unparked) (str
 		}
 		if n > 0 {
 			was.said = append(was.said, fmt.Sprintf("%d open, asked again", n))
+		}
+		if len(was.said) == 0 { // killed before this could be written down?
+			had, err := handledSince(ctx, tx, j)
+			if err != nil {
+				return "", err
+			}
+			was.said = had
 		}
 		if len(was.said) == 0 {
 			return "", errNothing
@@ -267,6 +274,22 @@ func (w Worker) reverse(ctx context.Context, tx *pg.Tx, j Job) (string, error) {
 	return fmt.Sprintf("transfer %s gives back %d %s, %d of them owed by the payee", n, t.Amount, t.Currency, t.Owed), err
 }
 
+// passing says whether an error may be gone the next time by itself.
+func passing(err error) bool {
+	return errs.IsKind(err, errs.Unavailable) || errs.IsKind(err, errs.Misrouted)
+}
+
+// handledSince are the messages that were parked, and were handled after the job was
+// asked for.
+func handledSince(ctx context.Context, tx *pg.Tx, j Job) ([]string, error) {
+	rows, err := tx.Query(ctx, `SELECT (message->>'kind') || ' was parked, and is handled now' FROM cell.parked
+		WHERE slot = $1 AND message->>'key' = $2 AND message->>'kind' LIKE 'transfer.%' AND resolved_at >= $3 ORDER BY resolved_at`, tx.Slot, j.Transfer.String(), j.CreatedAt)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
 // unparked is what came of parked messages.
 type unparked struct {
 	said  []string
@@ -284,7 +307,7 @@ func (w Worker) unpark(ctx context.Context, j Job) (out unparked, err error) {
 			continue
 		}
 		res := w.Unpark(ctx, p.ParkedKey)
-		if res.Outcome == bus.Again {
+		if res.Outcome == bus.Again && passing(res.Err) {
 			return out, res.Err
 		}
 		line := fmt.Sprintf("%s was parked, and is %s now", p.Kind, res.Outcome)
