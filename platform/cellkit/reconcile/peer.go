@@ -3,8 +3,19 @@ package reconcile
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 )
+
+// awayError says that a cell couldn't be asked anything at all: that cost nothing.
+type awayError struct {
+	cell string
+	error
+}
+
+func (e awayError) Unwrap() error { return e.error }
+
+func away(err error) bool { return errors.As(err, new(awayError)) }
 
 // peer is a cell that can be asked, this one too.
 type peer struct {
@@ -16,7 +27,10 @@ type peer struct {
 func (p peer) span(ctx context.Context) (s span, err error) {
 	ctx, cancel := context.WithTimeout(ctx, spanMost)
 	defer cancel()
-	return s, p.ask(ctx, opSpan, question{}, &s)
+	if err = p.ask(ctx, opSpan, question{}, &s); err != nil {
+		err = awayError{p.name, err}
+	}
+	return s, err
 }
 
 func caller(name string, c Caller) peer {
@@ -41,7 +55,7 @@ func (r *Reconciler) other(to string) (peer, error) {
 	}
 	c, ok := r.o.Peers[to]
 	if !ok {
-		return peer{}, fmt.Errorf("%s knows no way to the agent of %s", r.o.Cell, to)
+		return peer{}, awayError{to, fmt.Errorf("%s knows no way to the agent of %s", r.o.Cell, to)}
 	}
 	return caller(to, c), nil
 }

@@ -352,6 +352,46 @@ func TestVeryManyOpen(t *testing.T) {
 	}
 }
 
+// What was begun in vain has its pause too; only a cell that can't be asked costs
+// nothing. To find the oldest transfer takes a look at all: after an error not at once
+// again.
+func TestFailedLooksHaveTheirPause(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.send(alice, bob, 10)
+	var fails string
+	oldest := 0
+	r := reconcile.New(reconcile.Options{
+		Cell: "c1", Pool: w.dbs[0].App, Patience: 1_000_000, Settled: time.Microsecond,
+		Peers: map[string]reconcile.Caller{"c2": direct{r: func() *reconcile.Reconciler { return w.both[1] }, fail: func(op, q string) error {
+			if strings.Contains(q, `"oldest":true`) {
+				oldest++
+				op = "oldest"
+			}
+			if op == fails {
+				return errAway
+			}
+			return nil
+		}}},
+	})
+	for _, tc := range []struct {
+		op    string
+		costs bool
+	}{{"span", false}, {"digest", true}, {"oldest", true}, {"oldest", true}, {"oldest", true}} {
+		fails = tc.op
+		worked, err := r.Step(t.Context(), "c2")
+		if err != nil || worked > 0 != tc.costs {
+			t.Errorf("%s fails: a pause for %v, %v", tc.op, worked, err)
+		}
+		if f := r.Figures()[1]; !strings.Contains(f.Error, errAway.Error()) {
+			t.Errorf("%s fails: %+v", tc.op, f)
+		}
+	}
+	if oldest != 1 {
+		t.Errorf("the oldest transfer was looked for %d times, want once", oldest)
+	}
+}
+
 func TestBadQuestions(t *testing.T) {
 	t.Parallel()
 	r := reconcile.New(reconcile.Options{Cell: "c1"})

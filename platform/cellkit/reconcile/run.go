@@ -59,6 +59,7 @@ type state struct {
 	recent time.Time // of the last look at the recent hours; zero = none
 	whole  time.Time // when the last look at all hours began
 	slow   time.Time // of the last window of older hours
+	rest   time.Time // until then no other: the last one cost much and came to nothing
 	pass   pass
 	figure Figure
 	known  map[ref]Difference
@@ -167,7 +168,7 @@ func (r *Reconciler) cells(ctx context.Context) (mine ranges, cells []string, er
 }
 
 // step compares one pair's recent hours, and one window of the others, and gives
-// how long that took, unless it waited in vain.
+// how long that took: also in vain, unless the other cell is away.
 func (r *Reconciler) step(ctx context.Context, mine ranges, to string) (worked time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, stepMost)
 	defer cancel()
@@ -179,16 +180,18 @@ func (r *Reconciler) step(ctx context.Context, mine ranges, to string) (worked t
 			s.figure.Transfers = recent.Transfers
 		}
 	})
-	if err != nil {
+	if away(err) {
 		return 0
 	}
 	worked = time.Since(now)
-	if !r.turn(to, now) {
+	if err != nil || !r.turn(to, now) {
 		return worked
 	}
+	begun := time.Now()
 	p, err := r.next(ctx, to)
 	if err != nil {
 		r.note(ctx, to, otherHours, Pair{}, err, nil)
+		r.rest(to, begun, err)
 		return worked
 	}
 	last := now.Add(-r.o.Recent).Truncate(time.Hour) // the rest are recent hours
@@ -210,9 +213,20 @@ func (r *Reconciler) step(ctx context.Context, mine ranges, to string) (worked t
 		s.pass = p
 	})
 	if err != nil {
+		r.rest(to, begun, err)
 		return worked
 	}
 	return time.Since(now)
+}
+
+// rest gives the older hours a pause of their own for what was begun then in vain, so
+// that the recent ones needn't wait for it.
+func (r *Reconciler) rest(to string, began time.Time, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.pairs[to]; s != nil && !away(err) {
+		s.rest = time.Now().Add(time.Duration(r.o.Patience) * time.Since(began))
+	}
 }
 
 // turn says whether a window of the older hours is due.
@@ -220,7 +234,7 @@ func (r *Reconciler) turn(to string, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.pairs[to]
-	if s == nil || !s.whole.IsZero() && now.Sub(s.slow) < r.o.Slow {
+	if s == nil || now.Before(s.rest) || !s.whole.IsZero() && now.Sub(s.slow) < r.o.Slow {
 		return false
 	}
 	s.slow = now

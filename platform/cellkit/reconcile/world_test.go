@@ -45,6 +45,7 @@ type direct struct {
 	away *bool
 	seen *atomic.Int64
 	then func(op string) // after the answer was read
+	fail func(op, question string) error
 }
 
 var errAway = errors.New("the link is down")
@@ -59,6 +60,11 @@ func (d direct) Admin(ctx context.Context, method, path string, in, out any) err
 	b, err := json.Marshal(in)
 	if err != nil {
 		return err
+	}
+	if d.fail != nil {
+		if err := d.fail(strings.TrimPrefix(path, "/reconcile/"), string(b)); err != nil {
+			return err
+		}
 	}
 	got, err := d.r().Answer(ctx, strings.TrimPrefix(path, "/reconcile/"), b)
 	if err != nil {
