@@ -265,4 +265,22 @@ func TestClosingWaitsForCredits(t *testing.T) {
 	if err := <-closed; !errs.IsKind(err, errs.Conflict) {
 		t.Errorf("close = %v, want ACCOUNT_NOT_EMPTY", err)
 	}
+	// What is refused anyway waits for nobody, and nobody for it.
+	inside, err := c.db.Super.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inside.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // only a lock
+	if _, err := inside.Exec(t.Context(), "SELECT cell.enter($1, 1, 0)", int32(r.Slot)); err != nil {
+		t.Fatal(err)
+	}
+	for tries := 1; ; tries++ {
+		err := c.svc.store.write(t.Context(), r, func(tx *pg.Tx) error { return closeAccount(t.Context(), tx, ann) })
+		if errs.IsKind(err, errs.Conflict) {
+			break
+		}
+		if tries == 10 {
+			t.Fatalf("close while somebody is in the slot = %v, want ACCOUNT_NOT_EMPTY", err)
+		}
+	}
 }

@@ -138,29 +138,39 @@ func openShop(ctx context.Context, tx *pg.Tx, user id.ID, shop string) (User, er
 
 // closeAccount closes an account that has no money and nothing under way;
 // userapi.ErrNotEmpty, errs.ErrNotFound. The whole slot is held for it: whoever has
-// seen the account open has come out by then, and what they did is seen here.
+// seen the account open has come out by then, and what they did is seen here. Before,
+// it's looked whether there is anything to close, so that nobody can hold up a slot by
+// asking for what is refused.
 // (Credits only read whether an account is open, since a lock would cost each of
 // them, and closing is rare.) A closed one once more is no error.
 func closeAccount(ctx context.Context, tx *pg.Tx, user id.ID) error {
+	if open, err := closable(ctx, tx, user); err != nil || !open {
+		return err
+	}
 	if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '1s'"); err != nil {
 		return err
 	}
 	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(4401, $1)", int32(tx.Slot)); err != nil {
 		return err
 	}
+	if open, err := closable(ctx, tx, user); err != nil || !open {
+		return err
+	}
+	_, err := tx.Exec(ctx, `UPDATE users.users SET closed_at = now() WHERE slot = $1 AND id = $2 AND closed_at IS NULL`, tx.Slot, user)
+	return err
+}
+
+// closable says whether an account is open, and refuses if it isn't empty.
+func closable(ctx context.Context, tx *pg.Tx, user id.ID) (open bool, err error) {
 	var busy bool
-	err := tx.QueryRow(ctx, `SELECT closed_at IS NULL AND (
+	err = tx.QueryRow(ctx, `SELECT closed_at IS NULL, closed_at IS NULL AND (
 			EXISTS (SELECT FROM cell.wallets WHERE slot = $1 AND user_id = $2 AND (available, frozen, suspense, recovery) <> (0, 0, 0, 0))
 			OR EXISTS (SELECT FROM cell.transfers WHERE slot = $1 AND from_user = $2 AND ended_at IS NULL))
-		FROM users.users WHERE slot = $1 AND id = $2`, tx.Slot, user).Scan(&busy)
-	switch {
-	case err != nil:
-		return notFound(err)
-	case busy:
-		return userapi.ErrNotEmpty
+		FROM users.users WHERE slot = $1 AND id = $2`, tx.Slot, user).Scan(&open, &busy)
+	if busy {
+		err = userapi.ErrNotEmpty
 	}
-	_, err = tx.Exec(ctx, `UPDATE users.users SET closed_at = now() WHERE slot = $1 AND id = $2 AND closed_at IS NULL`, tx.Slot, user)
-	return err
+	return open, notFound(err)
 }
 
 const (
