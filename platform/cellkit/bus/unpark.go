@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"example.com/cellmart/platform/cellkit/errs"
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/routing"
 )
@@ -21,7 +22,8 @@ type ParkedKey struct {
 
 // Unpark gives a parked message to its handler once more, for an operator who has
 // mended what was in the way. Handled or Duplicate: it's resolved. Parked: it still
-// can't be handled, Err says why, and it stays.
+// can't be handled, Err says why, and it stays. One that was for another slot, which
+// wasn't here, is sent on to wherever that is: Forwarded.
 func (c *Consumer) Unpark(ctx context.Context, p ParkedKey) Result {
 	ctx, cancel := context.WithTimeout(ctx, pg.TxTimeout)
 	defer cancel()
@@ -37,15 +39,14 @@ func (c *Consumer) Unpark(ctx context.Context, p ParkedKey) Result {
 			return err
 		}
 		m, err := decode(raw, c.o.Service)
-		if err == nil && m.To != tx.Slot {
-			err = fmt.Errorf("it was for slot %d, which wasn't here", m.To)
-		}
-		if err != nil {
+		switch {
+		case err != nil:
 			return Park(err)
-		}
-		if m.ReplyTo != "" {
+		case m.To != tx.Slot:
+			res, err = c.sendOn(ctx, m)
+		case m.ReplyTo != "":
 			res, err = c.reply(ctx, tx, m)
-		} else {
+		default:
 			res, err = c.anew(ctx, tx, m)
 		}
 		if err != nil {
@@ -64,6 +65,21 @@ func (c *Consumer) Unpark(ctx context.Context, p ParkedKey) Result {
 	}
 	c.Poke()
 	return res
+}
+
+// sendOn forwards a message with a new count of hops. It may go out twice, as any
+// message; where it comes to, it counts once.
+func (c *Consumer) sendOn(ctx context.Context, m Message) (Result, error) {
+	owner, _, err := c.locate(ctx, m.To)
+	if err != nil {
+		return Result{}, err
+	}
+	m.Hop = 0
+	res := c.forward(ctx, m, owner)
+	if res.Err != nil {
+		return Result{}, errs.ErrUnavailable.Because(res.Err)
+	}
+	return res, nil
 }
 
 // anew handles a request that may have been parked: then its inbox row has no
@@ -97,6 +113,9 @@ func (c *Consumer) anew(ctx context.Context, tx *pg.Tx, m Message) (Result, erro
 	var answer Reply
 	if err := safely(func() (err error) { answer, err = h(ctx, tx, m); return err }); err != nil {
 		return Result{}, err
+	}
+	if answer.Kind == "" {
+		return Result{}, fmt.Errorf("the handler of %s gave no reply", m.Kind)
 	}
 	body, err := json.Marshal(answer.Body)
 	if err != nil {
