@@ -181,11 +181,12 @@ func (w *world) scan(slot routing.Slot, sql string, to ...any) {
 	}
 }
 
-// ago moves what has begun so far back in time, on both sides.
+// ago moves what has begun so far back in time, on both sides, and to the middle of
+// its hour.
 func (w *world) ago(hours int) {
 	w.t.Helper()
 	for _, db := range w.dbs {
-		db.Plant(w.t, fmt.Sprintf("UPDATE cell.transfers SET created_at = created_at - interval '%[1]d hours'; UPDATE cell.credits SET begun_at = begun_at - interval '%[1]d hours'", hours))
+		db.Plant(w.t, fmt.Sprintf("UPDATE cell.transfers SET created_at = date_trunc('hour', created_at) + interval '30 min' - interval '%[1]d hours'; UPDATE cell.credits SET begun_at = date_trunc('hour', begun_at) + interval '30 min' - interval '%[1]d hours'", hours))
 	}
 }
 
