@@ -233,6 +233,9 @@ func (s *server) handleIncoming(c echo.Context) error {
 		return err
 	}
 	out, err := db.here(c.Request().Context())
+	if err == nil && in.Gate && changed == 0 {
+		out.LSN, err = db.gateIncoming(c.Request().Context(), slots, in.Target)
+	}
 	out.Changed = changed
 	if err != nil {
 		return err

@@ -166,7 +166,12 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		dispatcher := bus.NewDispatcher(sending)
 		s.sent = func() map[string]agentapi.Ways { return sentWays(dispatcher.Asked()) }
 		exportLoop(metrics, s)
-		group.Go(func() error { return dispatcher.Run(ctx) })
+		group.Go(func() error {
+			if s.gate == nil && outputcommit.Off(ctx, pool) != nil {
+				return nil // ctx has ended
+			}
+			return dispatcher.Run(ctx)
+		})
 	}
 	if s.relay, err = tellChanges(ctx, group, c, holder, log, metrics); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"example.com/cellmart/platform/cellkit/errs"
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/routing"
 	"example.com/cellmart/services/agent/agentapi"
@@ -144,6 +145,24 @@ func (s store) setIncoming(ctx context.Context, slots []int32, target string) (c
 		changed += n
 	}
 	return changed, nil
+}
+
+// gateIncoming has the outputs of slots wait for their incoming cell too. What was
+// sent before it lies before the place that is told on to that cell at once.
+func (s store) gateIncoming(ctx context.Context, slots []int32, target string) (lsn string, err error) {
+	gate := 0
+	for part := range slices.Chunk(slots, atOnce) {
+		var n int
+		if err := s.pool.QueryRow(ctx, "SELECT cell.gate_incoming($1, $2)", part, target).Scan(&n); err != nil {
+			return "", pg.Error(err)
+		}
+		gate += n
+	}
+	if gate != len(slots) {
+		return "", errs.ErrUnavailable.Msgf("%s is the incoming cell of %d of %d slots", target, gate, len(slots))
+	}
+	err = s.pool.QueryRow(ctx, "SELECT pg_logical_emit_message(true, 'cellmart.hold', $1)::text", target).Scan(&lsn)
+	return lsn, pg.Error(err)
 }
 
 // here is the database's incarnation as its changes name it, its end of WAL (all

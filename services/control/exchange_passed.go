@@ -12,8 +12,9 @@ import (
 // passed says what the target lacks of what its owner had sent when the target was in
 // sync already. Until the owner hears that, its outputs don't wait for the target
 // (P4.2): what left before the word that is asked for here may not be there yet, and
-// each output after it is asked for there first.
+// what leaves after it waits for the target.
 func (x *exchanger) passed(ctx context.Context, p part, ask agentapi.Incoming) (string, error) {
+	ask.Gate = true
 	at, err := x.agent(p.owner).SetIncoming(ctx, ask)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", p.owner, err)

@@ -39,9 +39,10 @@ type cells struct {
 	copied   map[pair]map[routing.Slot]int // questions since the target heard of it
 	heard    map[pair]uint64               // how far the target is with the owner
 	told     map[routing.Slot]map[string]bool
-	stuck    bool // targets don't go on
-	writes   bool // each question to an owner finds it further on
-	slow     bool // and a target that is in sync hasn't applied that yet
+	stuck    bool                    // targets don't go on
+	writes   bool                    // each question to an owner finds it further on
+	slow     bool                    // and a target that is in sync hasn't applied that yet
+	gated    map[routing.Slot]string // incoming cells that outputs wait for
 	down     string
 	born     string // the owners' incarnation
 	calls    int
@@ -50,7 +51,7 @@ type cells struct {
 func newCells(t testing.TB, now func() *routing.Table) *cells {
 	c := &cells{
 		t: t, now: now, incoming: map[routing.Slot]string{}, lsn: map[string]uint64{}, copied: map[pair]map[routing.Slot]int{},
-		heard: map[pair]uint64{}, told: map[routing.Slot]map[string]bool{}, born: "a.1",
+		heard: map[pair]uint64{}, told: map[routing.Slot]map[string]bool{}, gated: map[routing.Slot]string{}, born: "a.1",
 	}
 	h := httptest.NewServer(c)
 	t.Cleanup(h.Close)
@@ -102,11 +103,17 @@ func (c *cells) own(cell string, body io.Reader) agentapi.Here {
 		}
 		if want := in.Target; want != a.Standby && c.incoming[s] != want {
 			out.Changed++
+			delete(c.gated, s)
 			if c.incoming[s] = want; want == "" {
 				delete(c.incoming, s)
 			} else {
 				delete(c.copied[pair{cell, want}], s)
 			}
+		}
+	}
+	for _, s := range in.Slots {
+		if in.Gate && out.Changed == 0 {
+			c.gated[s] = in.Target
 		}
 	}
 	c.lsn[cell] += uint64(out.Changed)
@@ -123,6 +130,11 @@ func (c *cells) applied(cell string, body io.Reader) agentapi.Answer {
 		c.t.Error(err)
 	}
 	p := pair{q.Source, cell}
+	for _, s := range q.Slots {
+		if c.gated[s] != cell {
+			c.t.Errorf("%s is asked whether it has passed slot %d, and outputs don't wait for it", cell, s)
+		}
+	}
 	if !c.stuck && !c.slow {
 		c.heard[p] = c.lsn[q.Source]
 	}

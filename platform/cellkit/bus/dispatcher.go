@@ -46,7 +46,8 @@ type Dispatcher struct {
 	js     jetstream.JetStream
 	poke   chan struct{}
 	heal   chan struct{}
-	held   map[key]note            // of loop alone
+	held   map[key]note            // of loop alone, as is the next
+	crowd  map[string]int          // of them, by standby
 	step   func(name string) error // a failpoint of the tests, nil else
 	sent   *prometheus.CounterVec  // destination
 	failed *prometheus.CounterVec  // reason
@@ -81,7 +82,7 @@ func NewDispatcher(o DispatcherOptions) *Dispatcher {
 	o.Log = o.Log.With("part", "dispatcher")
 	m := o.Metrics
 	return &Dispatcher{
-		o: o, asked: newAsked(m), relay: relay{o.Pool}, poke: make(chan struct{}, 1), heal: make(chan struct{}, 1), held: map[key]note{},
+		o: o, asked: newAsked(m), relay: relay{o.Pool}, poke: make(chan struct{}, 1), heal: make(chan struct{}, 1), held: map[key]note{}, crowd: map[string]int{},
 		sent:   m.Counter("cellmart_bus_sent_total", "Messages that a stream has acknowledged.", "destination"),
 		failed: m.Counter("cellmart_bus_unsent_total", "Messages that didn't go out, and stay due.", "reason"),
 		late:   m.Gauge("cellmart_bus_due_age_seconds", "How long the most overdue message has been due.").WithLabelValues(),
@@ -180,10 +181,9 @@ func (d *Dispatcher) round(ctx context.Context) (int, error) {
 	for _, n := range notes {
 		d.count(n, table)
 	}
-	leave, crowd := d.admit(notes)
-	leave = append(leave, d.released(table)...)
+	leave := append(d.admit(notes), d.released(table)...)
 	n := max(len(notes), min(len(leave), dispatchBatch-1)) // only a full claim says that there is more
-	if len(leave)+len(crowd) == 0 {
+	if len(leave) == 0 {
 		return n, nil
 	}
 	replies, unsent := d.publish(table, leave)
@@ -193,7 +193,7 @@ func (d *Dispatcher) round(ctx context.Context) (int, error) {
 	// What was published is settled even when ctx has ended.
 	sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
-	err = errors.Join(d.relay.sent(sctx, replies), d.relay.unsent(sctx, unsent, retryAfter), d.relay.unsent(sctx, crowd, crowdWait))
+	err = errors.Join(d.relay.sent(sctx, replies), d.relay.unsent(sctx, unsent, retryAfter))
 	if err != nil {
 		return n, fmt.Errorf("settling notes: %w", err)
 	}

@@ -35,6 +35,7 @@ const (
 	Elsewhere Outcome = "elsewhere" // Owner has the slot
 	Forwarded Outcome = "forwarded" // and was sent on to it
 	Dropped   Outcome = "dropped"   // too many hops or tries; the source sends it again
+	Forgotten Outcome = "forgotten" // a reply to what left early, and was lost with its cell
 	Again     Outcome = "again"     // a passing reason, in Err
 )
 
@@ -218,9 +219,9 @@ func (c *Consumer) repeat(ctx context.Context, tx *pg.Tx, m Message, print []byt
 // queueReply writes the reply, or touches the one that is there: either makes
 // its relay note.
 func queueReply(b *pgx.Batch, slot routing.Slot, m Message, kind string, body []byte, early bool) {
-	b.Queue(`INSERT INTO cell.outbox (slot, id, to_slot, service, kind, key, body, reply_to, trace, early)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (slot, id) DO UPDATE SET trace = excluded.trace`,
-		slot, ReplyID(m.From, m.ID), m.From, m.ReplyService, kind, m.Key, body, m.ID, m.Trace, early)
+	b.Queue(`INSERT INTO cell.outbox (slot, id, to_slot, service, kind, key, body, reply_to, trace, early, echo)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (slot, id) DO UPDATE SET trace = excluded.trace`,
+		slot, ReplyID(m.From, m.ID), m.From, m.ReplyService, kind, m.Key, body, m.ID, m.Trace, early, m.Early)
 }
 
 // ReplyID is the id of the reply to a request. It has the slot the request came
@@ -233,6 +234,8 @@ func (c *Consumer) reply(ctx context.Context, tx *pg.Tx, m Message) (Result, err
 	err := tx.QueryRow(ctx, "SELECT closed_at IS NOT NULL FROM cell.outbox WHERE slot = $1 AND id = $2 AND reply_to = '' FOR UPDATE",
 		tx.Slot, m.ReplyTo).Scan(&closed)
 	switch {
+	case errors.Is(err, pgx.ErrNoRows) && m.Echo: // nothing final came of it, or the reply would have waited
+		return Result{Outcome: Forgotten}, nil
 	case errors.Is(err, pgx.ErrNoRows):
 		return Result{}, Park(fmt.Errorf("a reply to %s, which was never sent from slot %d", m.ReplyTo, tx.Slot))
 	case err != nil:

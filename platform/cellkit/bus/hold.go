@@ -2,7 +2,6 @@ package bus
 
 import (
 	"errors"
-	"time"
 
 	"example.com/cellmart/platform/routing"
 )
@@ -21,7 +20,8 @@ type Held struct {
 
 // Commit decides when held messages leave (P4). It may be asked by one goroutine.
 type Commit interface {
-	// Hold takes messages that were claimed. Each comes back once, by Take.
+	// Hold takes messages that were claimed. Each comes back by Take. One that is held
+	// already waits for what it is given with now.
 	Hold(list []Held)
 	// Ready says that Take has something.
 	Ready() <-chan struct{}
@@ -31,8 +31,8 @@ type Commit interface {
 }
 
 const (
-	maxHeld   = 16 << 10 // messages in memory; more stay due
-	crowdWait = time.Second
+	maxHeld     = 16 << 10 // messages in memory
+	maxHeldEach = 4 << 10  // of those that wait for one standby
 )
 
 // key names a message while it is held.
@@ -41,33 +41,65 @@ type key struct {
 	id   string
 }
 
-// admit sorts claimed notes: those that leave now, and those for which there is no
-// room. The others are held. One that is held already was claimed again: the later
-// claim is the one that is settled, and it waits as it did.
-func (d *Dispatcher) admit(notes []note) (leave, crowd []note) {
+// admit gives the claimed notes that leave now. The others are held; where there is
+// no room they keep the claim's long wait. One that is held already was claimed
+// again: the later claim is the one that is settled, and what the slot is now counts.
+func (d *Dispatcher) admit(notes []note) (leave []note) {
 	if d.o.Commit == nil {
-		return notes, nil
+		return notes
 	}
 	var hold []Held
+	crowd := 0
 	for _, n := range notes {
 		k := key{n.From, n.ID}
-		_, again := d.held[k]
+		was, again := d.held[k]
 		switch {
-		case n.early:
+		case n.Early:
 			leave = append(leave, n)
+			continue
 		case again:
-			d.held[k] = n
-		case len(d.held) >= maxHeld:
-			crowd = append(crowd, n)
+			if !was.held.same(n.held) {
+				d.crowd[was.held.Standby]--
+				d.crowd[n.held.Standby]++
+				hold = append(hold, n.held)
+			} else {
+				n.held.At = was.held.At
+			}
+		case len(d.held) >= maxHeld || d.crowd[n.held.Standby] >= maxHeldEach:
+			crowd++
+			continue
 		default:
-			d.held[k] = n
+			d.crowd[n.held.Standby]++
 			hold = append(hold, n.held)
 		}
+		d.held[k] = n
+	}
+	if crowd > 0 {
+		d.failed.WithLabelValues("crowd").Add(float64(crowd))
 	}
 	if len(hold) > 0 {
 		d.o.Commit.Hold(hold)
 	}
-	return leave, crowd
+	return leave
+}
+
+// same says that a message waits for the same cells, in the same database.
+func (h Held) same(o Held) bool {
+	h.At = o.At
+	return h == o
+}
+
+// forget ends a message's being held.
+func (d *Dispatcher) forget(h Held) (n note, ok bool) {
+	k := key{h.Slot, h.ID}
+	if n, ok = d.held[k]; !ok {
+		return n, false
+	}
+	delete(d.held, k)
+	if d.crowd[n.held.Standby]--; d.crowd[n.held.Standby] == 0 {
+		delete(d.crowd, n.held.Standby)
+	}
+	return n, true
 }
 
 // released gives the held notes that may leave. Those of a slot that the table has
@@ -78,27 +110,22 @@ func (d *Dispatcher) released(t *routing.Table) []note {
 	}
 	leave, gone := d.o.Commit.Take(dispatchBatch)
 	var out []note
+	var bad complaints
 	for _, h := range leave {
-		k := key{h.Slot, h.ID}
-		n, ok := d.held[k]
+		n, ok := d.forget(h)
 		if !ok {
 			continue
 		}
-		delete(d.held, k)
 		if a, ok := t.Slot(h.Slot); ok && a.Epoch > h.Epoch {
-			gone = append(gone, h)
+			bad.add("not_ours", n, errNotOurs)
 			continue
 		}
 		out = append(out, n)
 	}
-	var bad complaints
 	for _, h := range gone {
-		n, ok := d.held[key{h.Slot, h.ID}]
-		if !ok {
-			n.Message = Message{ID: h.ID, From: h.Slot}
+		if n, ok := d.forget(h); ok {
+			bad.add("not_ours", n, errNotOurs)
 		}
-		delete(d.held, key{h.Slot, h.ID})
-		bad.add("not_ours", n, errNotOurs)
 	}
 	d.complain(bad)
 	return out

@@ -31,6 +31,8 @@ type Message struct {
 	Attempt      int             `json:"attempt"`
 	Hop          int             `json:"hop,omitempty"` // times it was sent on for a moved slot
 	Trace        string          `json:"trace,omitempty"`
+	Early        bool            `json:"early,omitempty"` // it left before its slot's standby had it
+	Echo         bool            `json:"echo,omitempty"`  // a reply to such a request: who asked may have forgotten it
 }
 
 // Decode reads the body; a body that doesn't fit is an error to park.

@@ -15,10 +15,9 @@ import (
 // what somebody else has changed since (S-M07).
 type note struct {
 	Message
-	due   time.Time
-	rev   int64 // of the outbox row; it grows when a reply is to go out once more
-	early bool
-	held  Held // what it waits for; only of one that isn't early
+	due  time.Time
+	rev  int64 // of the outbox row; it grows when a reply is to go out once more
+	held Held  // what it waits for; only of one that isn't early
 }
 
 // relay is the SQL of the dispatcher.
@@ -29,7 +28,7 @@ type relay struct{ pool *pgxpool.Pool }
 // for each due note: a join would start from all slots where no table has
 // statistics yet. Where outputs are held ($2) and there is one, the claim writes a
 // message to the WAL: its position lies behind everything the claim has seen, and
-// the relay tells every standby of it, so that an idle one passes it too.
+// the relay tells the standbys that it names of it, so that an idle one passes it too.
 const claimSQL = `WITH due AS (
 		SELECT r.slot, r.id FROM cell.relay r
 		WHERE r.due <= statement_timestamp() AND (SELECT o.active FROM cell.owned o WHERE o.slot = r.slot)
@@ -47,14 +46,17 @@ const claimSQL = `WITH due AS (
 		FROM ready WHERE r.slot = ready.slot AND r.id = ready.id
 		RETURNING r.slot, r.id, r.attempts, r.due),
 	sent AS MATERIALIZED (
-		SELECT c.attempts, c.due, o.* FROM claimed c JOIN cell.outbox o ON o.slot = c.slot AND o.id = c.id),
+		SELECT c.attempts, c.due, o.*, s.epoch AS at_epoch, coalesce(s.standby, '') AS standby, CASE WHEN s.gates THEN coalesce(s.incoming, '') ELSE '' END AS incoming
+		FROM claimed c JOIN cell.outbox o ON o.slot = c.slot AND o.id = c.id
+			CROSS JOIN LATERAL (SELECT * FROM cell.slots s WHERE s.slot = o.slot OFFSET 0) s),
 	held AS MATERIALIZED (
-		SELECT pg_logical_emit_message(true, 'cellmart.hold', '') AS at WHERE $2 AND EXISTS (SELECT FROM sent WHERE NOT early))
-	SELECT o.slot, o.id, o.attempts, o.due, o.rev, o.to_slot, o.service, o.kind, o.key, o.body, o.reply_service, o.reply_to, o.trace, o.early,
-		s.epoch, coalesce(s.standby, ''), coalesce(s.incoming, ''), coalesce(h.at - '0/0'::pg_lsn, 0)::bigint,
+		SELECT pg_logical_emit_message(true, 'cellmart.hold', n.names) AS at
+		FROM (SELECT string_agg(DISTINCT u.name, ',') AS names FROM sent, unnest(ARRAY[standby, incoming]) AS u(name) WHERE NOT early AND u.name <> '') n
+		WHERE $2 AND n.names IS NOT NULL)
+	SELECT o.slot, o.id, o.attempts, o.due, o.rev, o.to_slot, o.service, o.kind, o.key, o.body, o.reply_service, o.reply_to, o.trace, o.early, o.echo,
+		o.at_epoch, o.standby, o.incoming, coalesce(h.at - '0/0'::pg_lsn, 0)::bigint,
 		i.incarnation::text || '.' || ('x' || left(pg_walfile_name(coalesce(h.at, '0/1')), 8))::bit(32)::int
-	FROM sent o LEFT JOIN held h ON true CROSS JOIN cell.identity i
-		CROSS JOIN LATERAL (SELECT * FROM cell.slots s WHERE s.slot = o.slot OFFSET 0) s`
+	FROM sent o LEFT JOIN held h ON true CROSS JOIN cell.identity i`
 
 // claim takes due notes and moves them on to their next attempt, 2 s x 2^n up to
 // 30 s, before anything is published: who dies after this has only lost time,
@@ -68,7 +70,7 @@ func (r relay) claim(ctx context.Context, limit int, hold bool) ([]note, error) 
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (n note, err error) {
 		err = row.Scan(&n.From, &n.ID, &n.Attempt, &n.due, &n.rev, &n.To, &n.Service, &n.Kind, &n.Key, &n.Body, &n.ReplyService, &n.ReplyTo, &n.Trace,
-			&n.early, &n.held.Epoch, &n.held.Standby, &n.held.Incoming, &n.held.At, &n.held.Incarnation)
+			&n.Early, &n.Echo, &n.held.Epoch, &n.held.Standby, &n.held.Incoming, &n.held.At, &n.held.Incarnation)
 		n.held.Slot, n.held.ID = n.From, n.ID
 		return n, err
 	})

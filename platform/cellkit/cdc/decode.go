@@ -16,13 +16,6 @@ import (
 // slotsTable says where a slot's changes go. It is itself sent to whom it concerns.
 const slotsTable = "cell.slots"
 
-// A heartbeat is the relay's own, for every stream. A hold is a place in the WAL that
-// somebody waits for standbys to pass: it only goes to those.
-var (
-	beatPrefix = []byte("cellmart.beat\x00")
-	holdPrefix = []byte("cellmart.hold\x00")
-)
-
 // relation is a table as the WAL's reader was told, and who takes what of it.
 type relation struct {
 	table   string
@@ -83,11 +76,11 @@ type decoder struct {
 	relations map[uint32]*relation
 	pos       LSN // end of the last transaction
 
-	open    bool // inside a transaction
-	foreign bool // it came from another database by replication: an echo
-	beat    bool // it is a heartbeat
-	hold    bool // standbys are to hear of it, whatever is in it
-	learned bool // it changed what is known
+	open    bool   // inside a transaction
+	foreign bool   // it came from another database by replication: an echo
+	beat    bool   // it is a heartbeat
+	hold    string // standbys that are to hear of it, whatever is in it
+	learned bool   // it changed what is known
 	commit  LSN
 	at      time.Time
 	raw     []byte // the tuples of its rows
@@ -112,7 +105,7 @@ func (d *decoder) decode(data []byte, send emit) error {
 		if len(body) < 20 {
 			return errFormat
 		}
-		d.open, d.foreign, d.beat, d.hold, d.learned = true, false, false, false, false
+		d.open, d.foreign, d.beat, d.hold, d.learned = true, false, false, "", false
 		d.commit = LSN(binary.BigEndian.Uint64(body))
 		d.at = pgEpoch.Add(time.Duration(int64(binary.BigEndian.Uint64(body[8:]))) * time.Microsecond)
 	case 'O':
@@ -126,7 +119,9 @@ func (d *decoder) decode(data []byte, send emit) error {
 		return d.end(LSN(binary.BigEndian.Uint64(body[9:])), send)
 	case 'M':
 		d.beat = d.beat || len(body) > 9 && bytes.HasPrefix(body[9:], beatPrefix)
-		d.hold = d.hold || len(body) > 9 && bytes.HasPrefix(body[9:], holdPrefix)
+		if text, ok := bytes.CutPrefix(body[min(9, len(body)):], holdPrefix); ok && len(text) >= 4 {
+			d.hold += string(text[4:]) + ","
+		}
 	case 'R', 'T':
 		msg, err := pglogrepl.Parse(data)
 		if err != nil {
@@ -388,11 +383,11 @@ func (d *decoder) end(end LSN, send emit) error {
 		if err := send(t, m, d.raw, t.rows, end); err != nil {
 			return err
 		}
-		t.rows, t.chunk, t.resync, t.touched = t.rows[:0], 0, "", d.beat || d.hold // these reach those that had nothing
+		t.rows, t.chunk, t.resync, t.touched = t.rows[:0], 0, "", d.beat || d.hold != "" // these reach those that had nothing
 	}
-	if d.beat || d.hold {
+	if d.beat || d.hold != "" {
 		for _, t := range d.targets {
-			if !t.touched && (d.beat || t.sink.Cell != "") {
+			if !t.touched && (d.beat || holds(d.hold, t.sink.Cell)) {
 				if err := send(t, Message{Kind: KindTx, LSN: end, Commit: d.commit, Chunk: 1, Chunks: 1, At: d.at}, nil, nil, end); err != nil {
 					return err
 				}

@@ -3,6 +3,7 @@ package cdc
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -139,3 +140,20 @@ type ask struct {
 
 // StandbySink is the sink of a cell that stands by for others.
 func StandbySink(cell string) string { return "standby_" + cell }
+
+// A heartbeat is the relay's own, for every stream. A hold is a place in the WAL that
+// somebody waits for standbys to pass: it goes to those that it names (c2,c3).
+var (
+	beatPrefix = []byte("cellmart.beat\x00")
+	holdPrefix = []byte("cellmart.hold\x00")
+)
+
+// holds says whether a list of cells has one.
+func holds(list, cell string) bool {
+	for name := range strings.SplitSeq(list, ",") {
+		if name == cell && name != "" {
+			return true
+		}
+	}
+	return false
+}

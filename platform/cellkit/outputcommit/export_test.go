@@ -2,7 +2,6 @@ package outputcommit
 
 import (
 	"context"
-	"time"
 
 	"example.com/cellmart/platform/routing"
 )
@@ -31,8 +30,8 @@ func (g *Gate) Lift(ctx context.Context, slot routing.Slot, sent int64) (int, er
 
 // Uncover writes a slot's row, and gives the verdict.
 func (g *Gate) Uncover(ctx context.Context, slot routing.Slot, epoch routing.Epoch, standby, incoming string, sent int64) (string, error) {
-	k := state{slot, epoch, standby, incoming}
-	out, err := g.uncover(ctx, []state{k}, map[state]*group{k: {tickets: []*ticket{{since: time.Now()}}, sent: sent}})
+	k := place{slot, epoch, standby, incoming}
+	out, err := g.uncover(ctx, []place{k}, map[place]*group{k: {sent: sent}})
 	if err != nil {
 		return "", err
 	}

@@ -36,31 +36,52 @@ type Options struct {
 type Gate struct {
 	o       Options
 	wake    chan struct{} // there is something to mark
+	some    chan struct{} // something waits, and nothing did
 	readyC  chan struct{}
 	metrics gateMetrics
+	telling sync.WaitGroup
 
 	mu        sync.Mutex
 	peers     map[string]*peer
-	order     []*ticket // as they came; those that don't wait any more go in time
-	waiting   int
-	late      []*ticket // of slots that are to be marked
+	tickets   map[name]*ticket // that wait
+	order     []*ticket        // as they came; those that don't wait any more go in time
+	late      []*ticket        // of slots that are to be marked
 	ready     []bus.Held
 	gone      []bus.Held
 	uncovered map[routing.Slot]routing.Epoch
+	closing   map[routing.Slot]bool // of those: to be lifted, so outputs wait again
 	shown     Status
 	deaf      time.Time // when the voters last didn't answer; zero = they do
+}
+
+// name is a message's.
+type name struct {
+	slot routing.Slot
+	id   string
 }
 
 // ticket is one held message.
 type ticket struct {
 	bus.Held
-	since    time.Time
-	standby  *peer // that hasn't it yet, nil = it has
-	incoming *peer
-	late     bool // it waits no more: it's about to be marked, or sent
-	waited   bool // in vain
-	stuck    bool // strict: its standby isn't in sync
+	since time.Time
+	needs []need // cells that haven't it yet
+	state
 }
+
+type need struct {
+	*peer
+	stuck bool // strict: the slot isn't in sync there
+}
+
+// state of a ticket.
+type state int
+
+const (
+	waits state = iota
+	vain        // it has waited in vain, and is about to be marked
+	apart       // it wasn't worth waiting, and is about to be marked
+	done
+)
 
 // how an output left.
 const (
@@ -89,8 +110,8 @@ func New(o Options) *Gate {
 	o.Log = o.Log.With("part", "outputcommit")
 	m := o.Metrics
 	g := &Gate{
-		o: o, wake: make(chan struct{}, 1), readyC: make(chan struct{}, 1),
-		peers: map[string]*peer{}, uncovered: map[routing.Slot]routing.Epoch{},
+		o: o, wake: make(chan struct{}, 1), some: make(chan struct{}, 1), readyC: make(chan struct{}, 1),
+		peers: map[string]*peer{}, tickets: map[name]*ticket{}, uncovered: map[routing.Slot]routing.Epoch{}, closing: map[routing.Slot]bool{},
 		metrics: gateMetrics{
 			released: m.Counter("cellmart_output_released_total", "Outputs that were held and have left, by how: covered = the standbys have them; timed, uncovered = they haven't; unmarked = nor do the voters know; alone = there is no standby.", "how"),
 			held:     m.Gauge("cellmart_output_held", "Outputs that wait for a standby.").WithLabelValues(),
@@ -98,19 +119,14 @@ func New(o Options) *Gate {
 			seconds:  m.Histogram("cellmart_output_held_seconds", "How long outputs were held.").WithLabelValues(),
 		},
 	}
-	for name, ask := range o.Ask {
-		g.peers[name] = &peer{name: name, ask: ask, kick: make(chan struct{}, 1), heard: time.Now()} // who was never asked isn't silent
+	for cell, ask := range o.Ask {
+		g.peers[cell] = &peer{name: cell, ask: ask, kick: make(chan struct{}, 1)}
 	}
 	return g
 }
 
 // Run asks the standbys until ctx ends.
 func (g *Gate) Run(ctx context.Context) error {
-	g.mu.Lock()
-	for _, p := range g.peers {
-		p.heard = time.Now()
-	}
-	g.mu.Unlock()
 	var all sync.WaitGroup
 	for _, p := range g.peers {
 		all.Go(func() { g.follow(ctx, p) })
@@ -129,58 +145,67 @@ func signal(c chan struct{}) {
 	}
 }
 
-// Hold takes what was claimed.
+// Hold takes what was claimed. A message that waits already waits for what it is
+// given with now: its slot has other standbys since, or another epoch.
 func (g *Gate) Hold(list []bus.Held) {
 	now := time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, h := range list {
+		if t := g.tickets[name{h.Slot, h.ID}]; t != nil {
+			g.finish(t)
+		}
 		g.hold(&ticket{Held: h, since: now})
 	}
-	g.metrics.held.Set(float64(g.waiting))
 }
 
 // hold has a ticket wait where it must. With mu held.
 func (g *Gate) hold(t *ticket) {
-	standby, incoming := t.Standby, t.Incoming
-	if standby == "" { // who is being brought there is the only one there may be
-		standby, incoming = incoming, ""
+	for _, cell := range []string{t.Standby, t.Incoming} {
+		if cell != "" {
+			t.needs = append(t.needs, need{peer: g.peer(cell)})
+		}
 	}
-	if standby == "" {
+	if len(t.needs) == 0 {
 		g.release(t, alone)
 		return
 	}
-	t.late, t.stuck = false, false
-	t.standby = g.peer(standby)
-	if incoming != "" {
-		t.incoming = g.peer(incoming)
+	if len(g.tickets) == 0 {
+		signal(g.some)
 	}
-	g.waiting++
+	g.tickets[name{t.Slot, t.ID}] = t
 	g.order = append(g.order, t)
-	if epoch, ok := g.uncovered[t.Slot]; !g.o.Strict && (ok && epoch == t.Epoch || t.standby.hopeless() || t.incoming != nil && t.incoming.hopeless()) {
-		g.delay(t)
+	g.metrics.held.Set(float64(len(g.tickets)))
+	if !g.o.Strict && (g.marked(t) || slices.ContainsFunc(t.needs, func(n need) bool { return n.hopeless() })) {
+		g.delay(t, apart)
 		return
 	}
-	t.standby.join(t)
-	if t.incoming != nil {
-		t.incoming.join(t)
+	for _, n := range t.needs {
+		n.join(t)
 	}
 }
 
+// marked says that a ticket's slot is, and is to stay so. With mu held.
+func (g *Gate) marked(t *ticket) bool {
+	epoch, ok := g.uncovered[t.Slot]
+	return ok && epoch == t.Epoch && !g.closing[t.Slot]
+}
+
 // peer gives a cell's; one without a way to it never answers. With mu held.
-func (g *Gate) peer(name string) *peer {
-	p := g.peers[name]
+func (g *Gate) peer(cell string) *peer {
+	p := g.peers[cell]
 	if p == nil {
-		p = &peer{name: name, kick: make(chan struct{}, 1)}
-		g.peers[name] = p
+		p = &peer{name: cell, kick: make(chan struct{}, 1)}
+		g.peers[cell] = p
 	}
 	return p
 }
 
 // delay gives a ticket to who marks. With mu held.
-func (g *Gate) delay(t *ticket) {
-	if !t.late {
-		t.late = true
+func (g *Gate) delay(t *ticket, why state) {
+	if t.state == waits {
+		t.state = why
+		delete(g.closing, t.Slot)
 		g.late = append(g.late, t)
 		signal(g.wake)
 	}
@@ -195,11 +220,20 @@ func (g *Gate) release(t *ticket, how string) {
 	signal(g.readyC)
 }
 
+// drop gives up a ticket whose message isn't this cell's to send. With mu held.
+func (g *Gate) drop(t *ticket) {
+	g.finish(t)
+	g.gone = append(g.gone, t.Held)
+	signal(g.readyC)
+}
+
 // finish ends a ticket's waiting. With mu held.
 func (g *Gate) finish(t *ticket) {
-	t.standby, t.incoming, t.late = nil, nil, true
-	g.waiting--
-	g.metrics.held.Set(float64(g.waiting))
+	t.state, t.needs = done, nil
+	if n := (name{t.Slot, t.ID}); g.tickets[n] == t {
+		delete(g.tickets, n)
+	}
+	g.metrics.held.Set(float64(len(g.tickets)))
 }
 
 // Ready says that Take has something.
@@ -224,48 +258,46 @@ func (g *Gate) Take(limit int) (leave, gone []bus.Held) {
 const expireEach = 50 * time.Millisecond
 
 // expire ends the waiting of what has waited for Limit, or waits for somebody who
-// is silent.
+// is silent. It sleeps while nothing waits.
 func (g *Gate) expire(ctx context.Context) {
-	tick := time.NewTicker(expireEach)
-	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-g.some:
 		}
-		g.mu.Lock()
-		g.expired(time.Now())
-		g.mu.Unlock()
+		for some := true; some && ctx.Err() == nil; {
+			pause(ctx, expireEach)
+			g.mu.Lock()
+			g.expired(time.Now())
+			some = len(g.tickets) > 0
+			g.mu.Unlock()
+		}
 	}
 }
 
 func (g *Gate) expired(now time.Time) {
 	n := 0
-	for n < len(g.order) && g.order[n].late {
+	for n < len(g.order) && g.order[n].state != waits {
 		n++
 	}
-	if g.order = g.order[n:]; len(g.order) > 2*g.waiting+100 { // the first one may wait for long, in strict mode for ever
-		g.order = slices.DeleteFunc(slices.Clone(g.order), func(t *ticket) bool { return t.late })
+	if g.order = g.order[n:]; len(g.order) > 2*len(g.tickets)+100 { // the first one may wait for long, in strict mode for ever
+		g.order = slices.DeleteFunc(slices.Clone(g.order), func(t *ticket) bool { return t.state != waits })
 	}
 	if g.o.Strict {
 		return
 	}
 	for _, t := range g.order {
-		if t.late || t.standby == nil && t.incoming == nil {
+		if t.state != waits {
 			continue
 		}
 		old := now.Sub(t.since) >= Limit
-		for _, p := range []*peer{t.standby, t.incoming} {
-			if p == nil {
-				continue
-			}
-			t.waited = t.waited || old || p.silent(now)
+		for _, n := range t.needs {
 			if old { // slow: what comes after this waits in vain too
-				p.late(t)
+				n.late(t)
 			}
-			if old || p.silent(now) {
-				g.delay(t)
+			if old || n.silent(now) {
+				g.delay(t, vain)
 			}
 		}
 	}

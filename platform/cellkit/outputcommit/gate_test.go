@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"example.com/cellmart/platform/cellkit/bus"
-	"example.com/cellmart/platform/routing"
 )
 
 // Nothing final leaves before the standby has it, neither a request nor its reply;
@@ -125,38 +124,34 @@ func TestClaimedAgainWhileHeld(t *testing.T) {
 	})
 }
 
-// During an exchange both the old and the new standby gate, from the moment that the
-// new one is in sync; before that only the old one.
+// During an exchange only the old standby gates, until the owner is told that the
+// incoming one is in sync: from then on both do, whatever becomes of its copy.
 func TestExchangeGatesOnBoth(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "c1", "c2", "c3")
 	c1, c2, c3 := w.cells["c1"], w.cells["c2"], w.cells["c3"]
-	v := &voters{}
 	c1.relay()
 	c2.apply("c1")
-	w.synced(c2, 1)
-	c1.send(v, strict)
-	incoming := func(slot routing.Slot) {
-		c1.super("SELECT cell.set_incoming(ARRAY[$1::int], 'c3')", slot)
-	}
-	incoming(1)
-	c3.applier.Store(nil)
-	c1.tell(1, "unknown")
-	c1.held(1) // of c3 nothing is known: it may be in sync
-	if c1.heard.times("unknown") != 0 {
-		t.Error("left although nothing is known of the incoming cell")
-	}
-	c3.apply("c1") // it says: not in sync (until it has heard of the slot, and copied it)
-	w.left(c1, "unknown")
-	w.synced(c3, 1)
+	w.synced(c2, 1, 2)
+	c1.send(&voters{}, strict)
+	c1.super("SELECT cell.set_incoming(ARRAY[1], 'c3')")
+	c1.tell(1, "away") // the incoming cell isn't there, and isn't asked
+	w.left(c1, "away")
 
+	c3.apply("c1")
+	w.synced(c3, 1)
 	c3.halt("applier")
+	c1.tell(1, "before")
+	w.left(c1, "before")
+	if n := c1.text("SELECT cell.gate_incoming(ARRAY[1, 2], 'c3')"); n != "1" {
+		t.Errorf("c3 gates %s of slots 1 and 2, and is the incoming cell of one", n)
+	}
 	c1.tell(1, "both")
 	c1.tell(2, "other") // not of the exchange, and behind it
 	w.left(c1, "other")
 	c1.held(1)
 	if c1.heard.times("both") != 0 {
-		t.Error("left before the incoming cell had it, which is in sync")
+		t.Error("left before the incoming cell had it")
 	}
 	c3.apply("c1")
 	w.left(c1, "both")
@@ -169,7 +164,73 @@ func TestExchangeGatesOnBoth(t *testing.T) {
 	}
 	c2.apply("c1")
 	w.left(c1, "old")
+
+	// Its copy is stopped, while its watermark goes on.
+	c3.super("UPDATE cell.standby_slots SET state = 'stopped', reason = 'test', tries = 8, since = clock_timestamp() + interval '1 h' WHERE slot = 1")
+	c1.tell(1, "stopped")
+	c1.tell(2, "other2")
+	w.left(c1, "other2")
+	c1.held(1)
+	at := c1.text("SELECT pg_current_wal_insert_lsn()")
+	w.waitFor("the watermark of c3 passes it", func() string {
+		lsn, err := c3.read("SELECT lsn >= $1::text::pg_lsn FROM cell.watermarks WHERE source = 'c1'", at)
+		if err != nil || lsn != "true" {
+			return fmt.Sprint(lsn, err)
+		}
+		return ""
+	})
+	if c1.heard.times("stopped") != 0 {
+		t.Error("left although the incoming cell's copy isn't in sync")
+	}
+
+	c1.super("SELECT cell.set_incoming(ARRAY[1], '')") // the exchange is given up
+	w.left(c1, "stopped")
+	c1.super("SELECT cell.set_incoming(ARRAY[1], 'c3')")
+	c1.tell(1, "anew")
+	w.left(c1, "anew") // who is incoming anew doesn't gate yet
 	if n := c1.text("SELECT count(*) FROM cell.uncovered"); n != "0" {
 		t.Errorf("%s marks in strict mode", n)
+	}
+}
+
+// What is held in strict mode follows its slot: to other standbys, and away.
+func TestHeldFollowsItsSlot(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "c1", "c2", "c3")
+	c1, c2, c3 := w.cells["c1"], w.cells["c2"], w.cells["c3"]
+	c1.relay()
+	c2.apply("c1")
+	c3.apply("c1")
+	w.synced(c2, 1, 2)
+	c2.halt("applier")
+	c1.send(&voters{}, strict)
+	c1.tell(1, "moves")
+	c1.tell(2, "goes")
+	c1.held(2)
+	c1.super("UPDATE cell.slots SET role = 'none', owner = 'c2', epoch = 2 WHERE slot = 2")
+	c1.held(1)
+	c1.super("UPDATE cell.slots SET standby = 'c3' WHERE slot = 1")
+	w.synced(c3, 1)
+	w.left(c1, "moves")
+	if c1.heard.times("goes") != 0 {
+		t.Error("what belongs to another owner left")
+	}
+}
+
+// A slot's copy that isn't in sync has nothing, however far the cell is.
+func TestInSyncCounts(t *testing.T) {
+	t.Parallel()
+	w, c1, c2 := pair(t)
+	v := &voters{}
+	c1.send(v, nil)
+	c1.tell(1, "before")
+	w.left(c1, "before")
+	was := c1.released("covered")
+	c2.super("UPDATE cell.standby_slots SET state = 'stopped', reason = 'test', tries = 8, since = clock_timestamp() + interval '1 h' WHERE slot = 1")
+	c1.marked(v, true)
+	c1.tell(1, "stopped")
+	w.left(c1, "stopped")
+	if n := c1.released("covered"); n != was {
+		t.Errorf("released %v: a copy that is stopped covers nothing", c1.gate.Status().Released)
 	}
 }

@@ -18,9 +18,16 @@ const (
 // they don't know, and lifts those that are over.
 func (g *Gate) keep(ctx context.Context) {
 	var compared time.Time
-	said := ""
+	said, proven := "", false
 	for ctx.Err() == nil {
-		err := g.lookAfter(ctx, &compared)
+		var err error
+		if !proven {
+			err = g.prove(ctx)
+			proven = err == nil
+		}
+		if err == nil {
+			err = g.lookAfter(ctx, &compared)
+		}
 		text := ""
 		if err != nil {
 			text = err.Error()
@@ -29,12 +36,7 @@ func (g *Gate) keep(ctx context.Context) {
 			said = text
 			g.o.Log.Warn("marks of uncovered slots", "error", text) // "" = it's well again
 		}
-		t := time.NewTimer(keepEach)
-		select {
-		case <-ctx.Done():
-		case <-t.C:
-		}
-		t.Stop()
+		pause(ctx, keepEach)
 	}
 }
 
@@ -46,10 +48,13 @@ func (g *Gate) lookAfter(ctx context.Context, compared *time.Time) error {
 		return err
 	}
 	g.read(rows)
+	if err := g.refresh(ctx); err != nil {
+		return err
+	}
 	g.mu.Lock()
 	deaf, missed := time.Since(g.deaf) < deafFor, !g.deaf.IsZero()
 	g.mu.Unlock()
-	if !deaf {
+	if !deaf && g.o.Mark != nil {
 		var fresh []Mark
 		for _, r := range rows {
 			if r.owned && !r.marked {
@@ -57,7 +62,9 @@ func (g *Gate) lookAfter(ctx context.Context, compared *time.Time) error {
 			}
 		}
 		if len(fresh) > 0 {
-			deaf = !g.told(ctx, fresh)
+			if deaf = !g.call(ctx, fresh, g.o.Mark.Mark); !deaf {
+				g.noteMarked(ctx, fresh)
+			}
 		}
 	}
 	lifted, err := g.lift(ctx, rows)
@@ -91,12 +98,57 @@ func (g *Gate) read(rows []row) {
 			g.uncovered[r.mark.Slot] = r.mark.Epoch
 		}
 	}
-	for _, t := range g.order { // claimed before it was known that waiting is in vain
-		if epoch, ok := g.uncovered[t.Slot]; ok && epoch == t.Epoch && !t.late && !g.o.Strict {
-			g.delay(t)
+	for slot := range g.closing {
+		if _, ok := g.uncovered[slot]; !ok {
+			delete(g.closing, slot)
+		}
+	}
+	if !g.o.Strict {
+		for _, t := range g.order { // claimed before it was known that waiting is in vain
+			if t.state == waits && g.marked(t) {
+				g.delay(t, apart)
+			}
 		}
 	}
 	g.metrics.marked.Set(float64(len(g.uncovered)))
+}
+
+// refresh looks what the slots are whose outputs have waited for long: those that
+// others own go, and those that others gate wait for these.
+func (g *Gate) refresh(ctx context.Context) error {
+	g.mu.Lock()
+	old := map[routing.Slot]bool{}
+	for _, t := range g.order {
+		if t.state == waits && time.Since(t.since) >= keepEach {
+			old[t.Slot] = true
+		}
+	}
+	g.mu.Unlock()
+	if len(old) == 0 {
+		return nil
+	}
+	now, incarnation, err := g.places(ctx, old)
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, t := range g.order {
+		if t.state != waits || !old[t.Slot] {
+			continue
+		}
+		is, owned := now[t.Slot]
+		switch {
+		case !owned || is.epoch != t.Epoch || incarnation != t.Incarnation:
+			g.drop(t)
+		case is.standby != t.Standby || is.incoming != t.Incoming:
+			g.finish(t)
+			h := t.Held
+			h.Standby, h.Incoming = is.standby, is.incoming
+			g.hold(&ticket{Held: h, since: t.since})
+		}
+	}
+	return nil
 }
 
 // lift ends the marks of slots whose standbys have passed everything that was sent,
@@ -105,31 +157,25 @@ func (g *Gate) lift(ctx context.Context, rows []row) ([]Mark, error) {
 	answers := g.askMarked(ctx, rows)
 	var over []row
 	var sent []int64
+	g.mu.Lock()
 	for _, r := range rows {
-		if !r.owned {
-			over, sent = append(over, r), append(sent, math.MaxInt64)
-			continue
-		}
-		standby, incoming := r.standby, r.incoming
-		if standby == "" {
-			standby, incoming = incoming, ""
-		}
-		a, ok := answers[standby]
-		if !ok || !a.has(r) {
-			continue
-		}
-		least := a.LSN
-		if incoming != "" {
-			b, ok := answers[incoming]
-			if !ok || b.syncs(r) && !b.has(r) {
+		least := int64(math.MaxInt64)
+		if r.owned {
+			for _, cell := range r.gates() {
+				a, ok := answers[cell]
+				if !ok || !a.syncs(r.mark.Slot, r.mark.Epoch, r.mark.Incarnation) {
+					least = 0
+				}
+				least = min(least, a.LSN)
+			}
+			if least < r.sent || len(r.gates()) == 0 { // without a standby nobody can have it
 				continue
 			}
-			if b.syncs(r) {
-				least = min(least, b.LSN)
-			}
+			g.closing[r.mark.Slot] = true // what comes now waits, so that the position stands still
 		}
 		over, sent = append(over, r), append(sent, least)
 	}
+	g.mu.Unlock()
 	if len(over) == 0 {
 		return nil, nil
 	}
@@ -144,6 +190,7 @@ func (g *Gate) lift(ctx context.Context, rows []row) ([]Mark, error) {
 	for _, m := range lifted {
 		if g.uncovered[m.Slot] == m.Epoch {
 			delete(g.uncovered, m.Slot)
+			delete(g.closing, m.Slot)
 		}
 	}
 	g.metrics.marked.Set(float64(len(g.uncovered)))
@@ -154,29 +201,33 @@ func (g *Gate) lift(ctx context.Context, rows []row) ([]Mark, error) {
 	return lifted, g.at("lifted")
 }
 
-func (a Answer) syncs(r row) bool {
-	epoch, ok := a.InSync[r.mark.Slot]
-	return ok && epoch == r.mark.Epoch && a.Incarnation == r.mark.Incarnation
+// gates are the cells that a slot's outputs wait for.
+func (r row) gates() (cells []string) {
+	for _, cell := range []string{r.standby, r.incoming} {
+		if cell != "" {
+			cells = append(cells, cell)
+		}
+	}
+	return cells
 }
 
-func (a Answer) has(r row) bool { return a.syncs(r) && a.LSN >= r.sent }
-
-// askMarked asks the standbys of marked slots, but not those that are silent.
+// askMarked asks the standbys of marked slots, but not those that are silent: which
+// of them are in sync, and then for the position of those that are.
 func (g *Gate) askMarked(ctx context.Context, rows []row) map[string]Answer {
-	slots := map[string][]routing.Slot{}
+	slots := map[string][]row{}
 	for _, r := range rows {
-		for _, name := range []string{r.standby, r.incoming} {
-			if r.owned && name != "" {
-				slots[name] = append(slots[name], r.mark.Slot)
+		if r.owned {
+			for _, cell := range r.gates() {
+				slots[cell] = append(slots[cell], r)
 			}
 		}
 	}
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	out := map[string]Answer{}
-	for name, list := range slots {
+	for cell, list := range slots {
 		g.mu.Lock()
-		p := g.peer(name)
+		p := g.peer(cell)
 		silent := p.silent(time.Now())
 		g.mu.Unlock()
 		if silent {
@@ -185,68 +236,30 @@ func (g *Gate) askMarked(ctx context.Context, rows []row) map[string]Answer {
 		all.Go(func() {
 			look, cancel := context.WithTimeout(ctx, askLimit)
 			defer cancel()
-			a, err := p.ask(look, Question{Source: g.o.Cell, Slots: list})
+			q := Question{Source: g.o.Cell}
+			for _, r := range list {
+				q.Slots = append(q.Slots, r.mark.Slot)
+			}
+			a, err := p.ask(look, q)
 			if err != nil {
 				return
 			}
+			q.Slots = nil
+			for _, r := range list {
+				if a.syncs(r.mark.Slot, r.mark.Epoch, r.mark.Incarnation) {
+					q.Slots, q.LSN = append(q.Slots, r.mark.Slot), max(q.LSN, r.sent)
+				}
+			}
+			if len(q.Slots) > 0 && a.LSN < q.LSN {
+				if a, err = p.ask(look, q); err != nil {
+					return
+				}
+			}
 			mu.Lock()
 			defer mu.Unlock()
-			out[name] = a
+			out[cell] = a
 		})
 	}
 	all.Wait()
 	return out
-}
-
-// reconcile lifts marks that the voters have of this database and that it hasn't (a
-// lift that didn't get through, or a mark that came after its lift), and tells them
-// of those that they knew and know no more.
-func (g *Gate) reconcile(ctx context.Context, rows []row, compared *time.Time) error {
-	look, cancel := context.WithTimeout(ctx, 2*markLimit)
-	defer cancel()
-	theirs, err := g.o.Mark.Marks(look)
-	if ctx.Err() != nil {
-		return nil
-	}
-	if g.heardVoters(err); err != nil {
-		return nil
-	}
-	if len(theirs)+len(rows) > 0 { // a mark that was made meanwhile has its row already
-		if rows, err = readRows(look, g.o.Pool); err != nil {
-			return err
-		}
-	}
-	type key struct {
-		slot        routing.Slot
-		token       int64
-		incarnation string
-	}
-	ours, known := map[key]bool{}, map[key]bool{}
-	for _, m := range theirs {
-		known[key{m.Slot, m.Token, m.Incarnation}] = true
-	}
-	incarnation := ""
-	var lost []Mark
-	for _, r := range rows {
-		k := key{r.mark.Slot, r.mark.Token, r.mark.Incarnation}
-		ours[k], incarnation = true, r.mark.Incarnation
-		if r.owned && r.marked && !known[k] {
-			lost = append(lost, r.mark)
-		}
-	}
-	if len(theirs) > 0 && incarnation == "" {
-		if incarnation, err = readIncarnation(look, g.o.Pool); err != nil {
-			return err
-		}
-	}
-	var over []Mark
-	for _, m := range theirs {
-		if m.Incarnation == incarnation && !ours[key{m.Slot, m.Token, m.Incarnation}] {
-			over = append(over, m)
-		}
-	}
-	if (len(over) == 0 || g.call(ctx, over, g.o.Mark.Lift)) && (len(lost) == 0 || g.call(ctx, lost, g.o.Mark.Mark)) {
-		*compared = time.Now()
-	}
-	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"example.com/cellmart/platform/cellkit/bus"
 	"example.com/cellmart/platform/routing"
 )
 
@@ -39,6 +38,7 @@ const (
 // mark sends on what doesn't wait any more: the row first, then the voters, then
 // the message.
 func (g *Gate) mark(ctx context.Context) {
+	defer g.telling.Wait()
 	for {
 		select {
 		case <-ctx.Done():
@@ -70,10 +70,13 @@ type group struct {
 
 // markAll gives the tickets that must be tried again, and when.
 func (g *Gate) markAll(ctx context.Context, late []*ticket) (again []*ticket, after time.Duration) {
-	groups := map[state]*group{}
-	var asked []state
+	groups := map[place]*group{}
+	var asked []place
 	for _, t := range late {
-		k := state{t.Slot, t.Epoch, t.Standby, t.Incoming}
+		if t.state == done { // claimed again, and held anew
+			continue
+		}
+		k := place{t.Slot, t.Epoch, t.Standby, t.Incoming}
 		if groups[k] == nil {
 			groups[k] = &group{}
 			asked = append(asked, k)
@@ -100,25 +103,16 @@ func (g *Gate) markAll(ctx context.Context, late []*ticket) (again []*ticket, af
 		if err := g.at("marked"); err != nil {
 			return late, dbAgain
 		}
-		told := g.tell(ctx, rows)
-		if err := g.at("told"); err != nil {
-			return late, dbAgain
-		}
-		g.mu.Lock()
-		for _, r := range rows {
-			again = append(again, g.sendOn(r, groups[r.state], told)...)
-		}
-		g.metrics.marked.Set(float64(len(g.uncovered)))
-		g.mu.Unlock()
+		again = append(again, g.sendAll(ctx, rows, groups)...)
 	}
 	return again, max(after, busyEach)
 }
 
-// once splits states into lists that have each slot once.
-func once(all []state) [][]state {
-	var out [][]state
+// once splits places into lists that have each slot once.
+func once(all []place) [][]place {
+	var out [][]place
 	for len(all) > 0 {
-		var batch, rest []state
+		var batch, rest []place
 		seen := map[routing.Slot]bool{}
 		for _, k := range all {
 			if seen[k.slot] {
@@ -133,68 +127,75 @@ func once(all []state) [][]state {
 	return out
 }
 
+// sendAll sends on what is marked. New marks wait for the voters, and nothing else
+// does.
+func (g *Gate) sendAll(ctx context.Context, rows []verdict, groups map[place]*group) (again []*ticket) {
+	var fresh []verdict
+	g.mu.Lock()
+	deaf := g.o.Mark == nil || !g.deaf.IsZero() // keep finds out when they are back
+	for _, r := range rows {
+		if r.verdict == isUncovered && !r.marked && !deaf {
+			fresh = append(fresh, r)
+			continue
+		}
+		again = append(again, g.sendOn(r, groups[r.place], r.marked)...)
+	}
+	g.mu.Unlock()
+	if len(fresh) == 0 {
+		return again
+	}
+	g.telling.Go(func() {
+		marks := make([]Mark, len(fresh))
+		for i, r := range fresh {
+			marks[i] = r.mark
+		}
+		told := g.call(ctx, marks, g.o.Mark.Mark)
+		if g.at("told") != nil {
+			return
+		}
+		g.mu.Lock()
+		for _, r := range fresh {
+			g.sendOn(r, groups[r.place], told)
+		}
+		g.mu.Unlock()
+		if told {
+			g.noteMarked(ctx, marks)
+		}
+	})
+	return again
+}
+
 // sendOn does with a slot's tickets what its row says. With mu held.
 func (g *Gate) sendOn(r verdict, of *group, told bool) (again []*ticket) {
-	switch r.verdict {
-	case "busy":
-		return of.tickets
-	case "gone":
-		for _, t := range of.tickets {
-			g.finish(t)
-			g.gone = append(g.gone, t.Held)
-		}
-		signal(g.readyC)
-	case "moved": // others are its standbys now: it waits for those
-		for _, t := range of.tickets {
-			g.finish(t)
-			g.hold(&ticket{Held: bus.Held{
-				Slot: t.Slot, ID: t.ID, Epoch: t.Epoch, Standby: r.standby, Incoming: r.incoming, Incarnation: t.Incarnation, At: t.At,
-			}, since: time.Now()})
-		}
-	default:
+	if r.verdict == isUncovered {
 		g.uncovered[r.slot] = r.epoch
-		for _, t := range of.tickets {
+		g.metrics.marked.Set(float64(len(g.uncovered)))
+	}
+	for _, t := range of.tickets {
+		switch {
+		case t.state == done: // held anew meanwhile
+		case r.verdict == isBusy:
+			again = append(again, t)
+		case r.verdict == isGone || r.mark.Incarnation != t.Incarnation:
+			g.drop(t)
+		case r.verdict == isMoved: // others are its standbys now: it waits for those
+			g.finish(t)
+			h := t.Held
+			h.Standby, h.Incoming = r.standby, r.incoming
+			g.hold(&ticket{Held: h, since: time.Now()})
+		default:
 			how := uncovered
-			if t.waited {
+			if t.state == vain {
 				how = timed
 			}
-			if !r.marked && !told {
+			if !told {
 				how = unmarked
 			}
 			g.finish(t)
 			g.release(t, how)
 		}
 	}
-	return nil
-}
-
-// tell has the voters know of new marks. False: they didn't answer, and are told
-// later.
-func (g *Gate) tell(ctx context.Context, rows []verdict) bool {
-	var fresh []Mark
-	for _, r := range rows {
-		if r.verdict == "uncovered" && !r.marked {
-			fresh = append(fresh, r.mark)
-		}
-	}
-	if len(fresh) == 0 {
-		return true
-	}
-	g.mu.Lock()
-	deaf := g.o.Mark == nil || !g.deaf.IsZero() // keep finds out when they are back
-	g.mu.Unlock()
-	return !deaf && g.told(ctx, fresh)
-}
-
-// told tells the voters, and notes that they know.
-func (g *Gate) told(ctx context.Context, marks []Mark) bool {
-	if g.o.Mark == nil || !g.call(ctx, marks, g.o.Mark.Mark) {
-		return false
-	}
-	if err := g.noteMarked(ctx, marks); err != nil { // they are told once more
-		g.o.Log.Warn("marks", "error", err)
-	}
-	return true
+	return again
 }
 
 // call tells the voters something of marks.

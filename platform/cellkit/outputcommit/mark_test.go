@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,26 +58,26 @@ func TestTimed(t *testing.T) {
 			w, c1, c2 := pair(t)
 			v := &voters{}
 			c1.send(v, nil)
-			c1.ask(1, half+1, "before", false)
-			w.left(c1, "do.it:before")
+			c1.tell(1, "before")
+			w.left(c1, "before")
 			fail(c2)
 			c1.marked(v, true)
-			c1.ask(1, half+1, "waits", false)
-			w.left(c1, "do.it:waits")
+			c1.tell(1, "waits")
+			w.left(c1, "waits")
 			waited := c1.released("timed")
 			for n := range 5 { // the slot is marked
-				c1.ask(1, half+1, fmt.Sprint("same", n), false)
+				c1.tell(1, fmt.Sprint("same", n))
 			}
 			for n := range 5 {
-				w.left(c1, fmt.Sprint("do.it:same", n))
+				w.left(c1, fmt.Sprint("same", n))
 			}
 			if st := c1.gate.Status().Released; st["timed"] != waited || st["unmarked"] != 0 {
 				t.Errorf("released %v, want none of a marked slot that has waited (%d before)", st, waited)
 			}
-			c1.ask(2, half+1, "other", false) // of another slot, which isn't marked yet
-			c1.ask(3, half+1, "third", false)
-			w.left(c1, "do.it:other")
-			w.left(c1, "do.it:third")
+			c1.tell(2, "other") // of another slot, which isn't marked yet
+			c1.tell(3, "third")
+			w.left(c1, "other")
+			w.left(c1, "third")
 			c1.heard.watch(nil)
 			c2.silent.Store(false)
 			c2.apply("c1")
@@ -89,7 +90,7 @@ func TestTimed(t *testing.T) {
 			})
 			was := c1.released("covered")
 			w.waitFor("outputs are covered again", func() string {
-				c1.ask(2, half+1, fmt.Sprint("after", time.Now().UnixNano()), false)
+				c1.tell(2, fmt.Sprint("after", time.Now().UnixNano()))
 				if c1.released("covered") == was {
 					return fmt.Sprint(c1.gate.Status().Released)
 				}
@@ -252,8 +253,16 @@ func TestFenced(t *testing.T) {
 	t.Parallel()
 	w, c1, c2 := pair(t)
 	v := &voters{}
-	c2.halt("applier") // not silent: so they wait for their 2 s
-	c1.send(v, nil)
+	c2.halt("applier")
+	var fenced atomic.Bool
+	c1.send(v, func(o outputcommit.Options) outputcommit.Options {
+		return o.FailAt(func(at string) error {
+			if at == "mark" && !fenced.Load() {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+	})
 	for _, slot := range []routing.Slot{1, 3, 4} {
 		c1.tell(slot, fmt.Sprint("a", slot))
 	}
@@ -270,6 +279,7 @@ func TestFenced(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock(4401, 4)"); err != nil {
 		t.Fatal(err)
 	}
+	fenced.Store(true)
 	w.left(c1, "a3") // by a later claim, at its new epoch
 	if n := c1.text("SELECT string_agg(slot || ' at ' || epoch, ', ') FROM cell.uncovered"); n != "3 at 2" {
 		t.Errorf("rows of slots %s", n)
@@ -372,4 +382,65 @@ func TestTwoDispatchers(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// A slot that sends all the time is lifted too: what comes waits while it is.
+func TestBusySlotIsLifted(t *testing.T) {
+	t.Parallel()
+	w, c1, c2 := pair(t)
+	v := &voters{}
+	c2.silent.Store(true)
+	c1.send(v, nil)
+	c1.tell(1, "first")
+	w.left(c1, "first")
+	c2.silent.Store(false)
+	n := 0
+	w.waitFor("the mark goes", func() string {
+		n++
+		c1.tell(1, fmt.Sprint("more", n))
+		if rows := c1.text("SELECT count(*) FROM cell.uncovered"); rows != "0" || v.has(1) {
+			return fmt.Sprint(rows, " rows after ", n, " outputs ", c1.gate.Status().Released)
+		}
+		return ""
+	})
+	for i := range n {
+		w.left(c1, fmt.Sprint("more", i+1))
+	}
+}
+
+// Where outputs weren't held before, every slot is marked, until its standby is where
+// the database was then.
+func TestAllIsMarkedAfterOff(t *testing.T) {
+	t.Parallel()
+	w, c1, c2 := pair(t)
+	v := &voters{}
+	if got := c1.text("SELECT held FROM cell.output_commit"); got != "true" {
+		t.Errorf("a new cell has held: %s", got)
+	}
+	if err := outputcommit.Off(t.Context(), c1.agent); err != nil {
+		t.Fatal(err)
+	}
+	c2.halt("applier")
+	c1.tell(1, "a")
+	c1.send(v, nil)
+	w.waitFor("all slots with a standby are marked", func() string {
+		if n := c1.text("SELECT count(*) FROM cell.uncovered c JOIN cell.slots s USING (slot, epoch) WHERE s.standby = 'c2'"); n != "10" {
+			return n
+		}
+		return ""
+	})
+	c2.apply("c1")
+	w.waitFor("the marks go", func() string {
+		n := c1.text("SELECT count(*) FROM cell.uncovered")
+		if held := c1.text("SELECT held FROM cell.output_commit"); n != "0" || held != "true" {
+			return n + " " + held
+		}
+		return ""
+	})
+	c1.send(v, nil)
+	c1.tell(1, "b")
+	w.left(c1, "b")
+	if n := c1.text("SELECT count(*) FROM cell.uncovered"); n != "0" {
+		t.Errorf("%s marks after another start", n)
+	}
 }

@@ -2,6 +2,7 @@ package outputcommit
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"example.com/cellmart/platform/routing"
@@ -9,7 +10,7 @@ import (
 
 // Question asks a standby's agent how far it is with this cell: at once if it has
 // passed LSN, or if one of the slots isn't in sync there; else as soon as it has, and
-// after a second anyway.
+// after MaxWait anyway.
 type Question struct {
 	Source string
 	LSN    int64
@@ -21,6 +22,12 @@ type Answer struct {
 	Incarnation string                         // of the source's database; "" = nothing was ever applied
 	LSN         int64                          // everything of the source up to there is applied
 	InSync      map[routing.Slot]routing.Epoch // of the slots that were asked for
+}
+
+// syncs says that a slot is in sync at its owner's epoch, in that database.
+func (a Answer) syncs(slot routing.Slot, epoch routing.Epoch, incarnation string) bool {
+	have, ok := a.InSync[slot]
+	return ok && have == epoch && a.Incarnation == incarnation
 }
 
 // Ask asks one cell.
@@ -43,7 +50,7 @@ type peer struct {
 	kick chan struct{}
 
 	// Under the gate's mutex:
-	heard  time.Time // when it last answered
+	asking time.Time // since when a question has no answer; zero = none has been asked, or it answered
 	fresh  []*ticket // that no question was asked for
 	asked  []*ticket
 	looked time.Time // when those of asked that are stuck were last asked for
@@ -66,14 +73,16 @@ func (p *peer) join(t *ticket) {
 }
 
 // silent says that it hasn't answered for so long that waiting is in vain.
-func (p *peer) silent(now time.Time) bool { return p.ask == nil || now.Sub(p.heard) >= Limit }
+func (p *peer) silent(now time.Time) bool {
+	return p.ask == nil || !p.asking.IsZero() && now.Sub(p.asking) >= Limit
+}
 
 // hopeless says that an output that comes now would wait in vain.
 func (p *peer) hopeless() bool { return p.behind > 0 || p.silent(time.Now()) }
 
 // follow asks one cell for ever: for what waits, or just whether it is there.
 func (g *Gate) follow(ctx context.Context, p *peer) {
-	said := ""
+	silent := false
 	for ctx.Err() == nil {
 		q := g.question(p)
 		look, cancel := context.WithTimeout(ctx, askLimit)
@@ -82,133 +91,120 @@ func (g *Gate) follow(ctx context.Context, p *peer) {
 		if ctx.Err() != nil {
 			return
 		}
-		text := ""
+		if silent != (err != nil) {
+			silent = err != nil
+			g.o.Log.Info("standby", "cell", p.name, "error", err) // nil = it answers again
+		}
 		if err != nil {
-			text = err.Error()
+			pause(ctx, againLong)
+			continue
 		}
-		if text != said && (text == "") != (said == "") {
-			g.o.Log.Info("standby", "cell", p.name, "error", text) // "" = it answers again
-		}
-		said = text
-		wait := time.Duration(0)
-		if err != nil {
-			wait = againLong
-		} else if more, some := g.take(p, a); !more {
-			wait = idleEach
-		} else if !some {
-			wait = againLong / 5
-		}
-		if wait > 0 {
-			g.rest(ctx, p, wait, err == nil)
+		switch more, some := g.take(p, a); {
+		case !more:
+			rest(ctx, p, idleEach)
+		case !some:
+			rest(ctx, p, againLong/5)
 		}
 	}
 }
 
 // rest waits, but not when there is something new to ask for.
-func (g *Gate) rest(ctx context.Context, p *peer, d time.Duration, kicked bool) {
+func rest(ctx context.Context, p *peer, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
-	kick := p.kick
-	if !kicked {
-		kick = nil
-	}
 	select {
 	case <-ctx.Done():
 	case <-t.C:
-	case <-kick:
+	case <-p.kick:
 	}
 }
 
-// question is about all that waits: the least position of it.
+// question is about all that waits: the least position of it. What is stuck is asked
+// for now and then: a slot that isn't in sync has its answer at once.
 func (g *Gate) question(p *peer) Question {
+	now := time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	p.asked = append(p.asked, p.fresh...)
-	p.fresh = nil
 	select {
 	case <-p.kick:
 	default:
 	}
+	if p.asking.IsZero() {
+		p.asking = now
+	}
 	q := Question{Source: g.o.Cell, Slots: []routing.Slot{}}
-	var asked []*ticket
 	p.about = map[routing.Slot]bool{}
-	add := func(t *ticket) {
-		if !p.about[t.Slot] {
+	look := now.Sub(p.looked) >= stuckEach
+	if look {
+		p.looked = now
+	}
+	p.asked = slices.DeleteFunc(append(p.asked, p.fresh...), func(t *ticket) bool {
+		n := t.need(p)
+		if n == nil {
+			return true
+		}
+		if !n.stuck && (q.LSN == 0 || t.At < q.LSN) {
+			q.LSN = t.At
+		}
+		if (!n.stuck || look) && !p.about[t.Slot] {
 			p.about[t.Slot] = true
 			q.Slots = append(q.Slots, t.Slot)
 		}
-	}
-	for _, t := range p.asked {
-		if !t.waitsFor(p) {
-			continue
-		}
-		asked = append(asked, t)
-		if t.stuck && t.standby == p {
-			continue
-		}
-		if add(t); q.LSN == 0 || t.At < q.LSN {
-			q.LSN = t.At
-		}
-	}
-	p.asked = asked
-	if time.Since(p.looked) >= stuckEach {
-		p.looked = time.Now()
-		for _, t := range p.asked {
-			if t.stuck {
-				add(t)
-			}
-		}
-	}
+		return false
+	})
+	p.fresh = nil
 	return q
 }
 
-func (t *ticket) waitsFor(p *peer) bool { return !t.late && (t.standby == p || t.incoming == p) }
+// need gives what a ticket needs of a cell; nil = nothing, or it waits no more.
+func (t *ticket) need(p *peer) *need {
+	if t.state == waits {
+		for i := range t.needs {
+			if t.needs[i].peer == p {
+				return &t.needs[i]
+			}
+		}
+	}
+	return nil
+}
 
 // take uses an answer. It says whether more waits for this cell, and whether it
 // has brought something.
 func (g *Gate) take(p *peer, a Answer) (more, some bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	p.heard = time.Now()
+	p.asking = time.Time{}
 	if a.LSN >= p.behind || a.Incarnation != p.of {
 		p.behind = 0
 	}
 	for _, t := range p.asked {
-		if !t.waitsFor(p) || !p.about[t.Slot] {
+		n := t.need(p)
+		if n == nil {
 			continue
 		}
-		epoch, in := a.InSync[t.Slot]
-		inSync := in && epoch == t.Epoch && a.Incarnation == t.Incarnation
+		inSync := a.syncs(t.Slot, t.Epoch, t.Incarnation)
 		switch {
+		case !p.about[t.Slot]:
 		case inSync && a.LSN >= t.At:
 			g.has(t, p)
 			some = true
 		case inSync:
-			t.stuck = false
-		case t.incoming == p: // it isn't in sync, and nobody relies on it before it is
-			g.has(t, p)
-			some = true
+			n.stuck = false
 		case g.o.Strict:
-			t.stuck = true
+			n.stuck = true
 		default:
-			g.delay(t)
+			g.delay(t, apart)
 			some = true
 		}
-	}
-	for _, t := range p.asked {
-		more = more || t.waitsFor(p)
+		more = more || t.need(p) != nil
 	}
 	return more || len(p.fresh) > 0, some
 }
 
 // has notes that a ticket needs this cell no more. With mu held.
 func (g *Gate) has(t *ticket, p *peer) {
-	if t.standby == p {
-		t.standby = nil
-	} else {
-		t.incoming = nil
-	}
-	if t.standby == nil && t.incoming == nil {
+	t.needs = slices.DeleteFunc(t.needs, func(n need) bool { return n.peer == p })
+	if len(t.needs) == 0 {
 		g.finish(t)
 		g.release(t, covered)
 	}

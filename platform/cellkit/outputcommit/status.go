@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/routing"
 )
 
@@ -61,7 +60,7 @@ func (s *Status) marks(rows []row) {
 func (g *Gate) Status() Status {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	out := Status{Mode: "timed", Held: g.waiting, Released: map[string]uint64{}}
+	out := Status{Mode: "timed", Held: len(g.tickets), Released: map[string]uint64{}}
 	if g.o.Strict {
 		out.Mode = "strict"
 	}
@@ -69,7 +68,7 @@ func (g *Gate) Status() Status {
 		out.Released[how] = n
 	}
 	for _, t := range g.order {
-		if t.standby != nil || t.incoming != nil {
+		if t.state != done {
 			out.OldestMS = time.Since(t.since).Milliseconds()
 			break
 		}
@@ -111,20 +110,4 @@ func Promotable(ctx context.Context, owner Querier, marks []Mark, slots map[rout
 		}
 	}
 	return refused, nil
-}
-
-// readIncarnation names the database.
-func readIncarnation(ctx context.Context, q Querier) (string, error) {
-	rows, err := q.Query(ctx, "SELECT i.incarnation::text || '.' || ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int FROM cell.identity i")
-	if err != nil {
-		return "", pg.Error(err)
-	}
-	defer rows.Close()
-	var out string
-	for rows.Next() {
-		if err := rows.Scan(&out); err != nil {
-			return "", err
-		}
-	}
-	return out, pg.Error(rows.Err())
 }

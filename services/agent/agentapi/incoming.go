@@ -9,10 +9,13 @@ import (
 
 // Incoming asks the owner of slots to have Target brought there beside their
 // standbys, or with "" to let go of the one that is. Without slots it asks only
-// where the owner is. Done again it changes nothing.
+// where the owner is. Done again it changes nothing. With Gate, of a target that is
+// in sync, no output of the slots leaves from the answer's LSN on before the target
+// has it.
 type Incoming struct {
 	Slots  []routing.Slot `json:"slots"`
 	Target string         `json:"target"`
+	Gate   bool           `json:"gate,omitempty"`
 }
 
 // Here is where a cell's database is. What was committed before the question lies

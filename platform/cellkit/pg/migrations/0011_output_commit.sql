@@ -1,8 +1,39 @@
 -- +goose Up
 -- Output commit (P4, R5): what the dispatcher holds until the slot's standby has it, and the slots for which it didn't.
 
--- May leave before the standby has it: only what expires by itself.
-ALTER TABLE cell.outbox ADD COLUMN early boolean NOT NULL DEFAULT false;
+-- early: may leave before the standby has it, being something that expires by itself. echo, of a reply: its request was,
+-- so who asked may have forgotten it.
+ALTER TABLE cell.outbox
+  ADD COLUMN early boolean NOT NULL DEFAULT false,
+  ADD COLUMN echo  boolean NOT NULL DEFAULT false;
+
+-- The incoming cell gates outputs too: it was in sync, and is about to be named in a table. Of the owner's row only.
+ALTER TABLE cell.slots ADD COLUMN gates boolean NOT NULL DEFAULT false;
+
+-- +goose StatementBegin
+CREATE FUNCTION cell.slot_gates() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  NEW.gates := false;
+  RETURN NEW;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER slot_gates BEFORE UPDATE ON cell.slots FOR EACH ROW
+  WHEN (NEW.gates AND (OLD.incoming IS DISTINCT FROM NEW.incoming OR OLD.epoch <> NEW.epoch OR NEW.role <> 'owner'))
+  EXECUTE FUNCTION cell.slot_gates();
+
+-- From the end of this transaction on no output of these slots leaves before their incoming cell has it. Returns for how
+-- many that is true. What a claim has seen that didn't see this was committed before it.
+-- +goose StatementBegin
+CREATE FUNCTION cell.gate_incoming(p_slots int[], p_target text) RETURNS int
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE n int;
+BEGIN
+  PERFORM FROM cell.slots s WHERE s.slot = ANY (p_slots) ORDER BY s.slot FOR UPDATE;
+  UPDATE cell.slots s SET gates = true WHERE s.slot = ANY (p_slots) AND s.role = 'owner' AND s.incoming = p_target AND NOT s.gates;
+  SELECT count(*) INTO n FROM cell.slots s WHERE s.slot = ANY (p_slots) AND s.role = 'owner' AND s.incoming = p_target AND s.gates;
+  RETURN n;
+END $$;
+-- +goose StatementEnd
 
 -- Own slots whose outputs went on although the standby hasn't applied them: nobody may be promoted on that copy. The
 -- cell's own notes, never copied. A row is there before anything is sent, and names the highest position of what was.
@@ -16,19 +47,37 @@ CREATE TABLE cell.uncovered (
 );
 GRANT SELECT, UPDATE, DELETE ON cell.uncovered TO cellmart_agent;
 GRANT SELECT ON cell.uncovered TO cellmart_app, cellmart_applier;
+GRANT SELECT ON SEQUENCE cell.uncovered_token_seq TO cellmart_agent;
+
+-- Whether all outputs so far were held, or have their rows: not where something was sent before this step, nor after an
+-- agent that held none. Who holds them then marks every slot first.
+CREATE TABLE cell.output_commit (
+  one  boolean PRIMARY KEY DEFAULT true CHECK (one),
+  held boolean NOT NULL
+);
+INSERT INTO cell.output_commit (held) SELECT NOT EXISTS (SELECT FROM cell.outbox);
+GRANT SELECT, UPDATE ON cell.output_commit TO cellmart_agent;
+
+-- The database, as its changes name it: positions of two can't be compared.
+-- +goose StatementBegin
+CREATE FUNCTION cell.incarnation() RETURNS text
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$ SELECT i.incarnation::text || '.' || ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int FROM cell.identity i $$;
+-- +goose StatementEnd
 
 -- Notes that outputs of slots up to a position are about to be sent on uncovered, for those that this cell owns at that
 -- epoch, active and under its lease. Under the slots' shared locks: who fences a slot (exclusive lock, then state), and
 -- then reads the marks, has seen the last of them. A lock that isn't free is never waited for: 'busy', ask again.
--- 'moved': the slot has other standbys than the caller thinks. 'gone': it isn't this cell's at that epoch.
+-- 'moved': other cells gate the slot than the caller thinks. 'gone': it isn't this cell's at that epoch.
 -- +goose StatementBegin
 CREATE FUNCTION cell.uncover(p_slots int[], p_epochs bigint[], p_sent pg_lsn[], p_standbys text[], p_incomings text[])
-RETURNS TABLE (slot int, verdict text, standby text, incoming text, token bigint, since timestamptz, marked boolean)
+RETURNS TABLE (slot int, verdict text, standby text, incoming text, incarnation text, token bigint, since timestamptz, marked boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
   free   int[];
   leased boolean := cell.lease_left_ms() > 0;
+  this   text := cell.incarnation();
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION USING ERRCODE = 'SL007', MESSAGE = 'a slot is entered under READ COMMITTED only';
@@ -38,10 +87,10 @@ BEGIN
   -- A statement of its own: it sees what was committed before the locks came.
   RETURN QUERY
   WITH want AS (
-    SELECT u.slot, u.epoch, u.sent, s.standby, s.incoming,
+    SELECT u.slot, u.epoch, u.sent, coalesce(s.standby, '') AS standby, CASE WHEN s.gates THEN coalesce(s.incoming, '') ELSE '' END AS incoming,
       CASE WHEN NOT u.slot = ANY (free) THEN 'busy'
            WHEN s.role IS DISTINCT FROM 'owner' OR s.state <> 'active' OR s.epoch <> u.epoch OR NOT leased THEN 'gone'
-           WHEN coalesce(s.standby, '') <> u.standby OR coalesce(s.incoming, '') <> u.incoming THEN 'moved'
+           WHEN coalesce(s.standby, '') <> u.standby OR CASE WHEN s.gates THEN coalesce(s.incoming, '') ELSE '' END <> u.incoming THEN 'moved'
            ELSE 'uncovered' END AS verdict
     FROM unnest(p_slots, p_epochs, p_sent, p_standbys, p_incomings) AS u(slot, epoch, sent, standby, incoming)
     LEFT JOIN cell.slots s ON s.slot = u.slot),
@@ -53,10 +102,10 @@ BEGIN
       token = CASE WHEN c.epoch = excluded.epoch THEN c.token ELSE excluded.token END,
       marked_at = CASE WHEN c.epoch = excluded.epoch THEN c.marked_at END
     RETURNING c.slot, c.token, c.since, c.marked_at IS NOT NULL AS marked)
-  SELECT w.slot, w.verdict, coalesce(w.standby, ''), coalesce(w.incoming, ''), coalesce(p.token, 0), p.since, coalesce(p.marked, false)
+  SELECT w.slot, w.verdict, w.standby, w.incoming, this, coalesce(p.token, 0), p.since, coalesce(p.marked, false)
     FROM want w LEFT JOIN put p ON p.slot = w.slot;
 END $$;
 -- +goose StatementEnd
 
-REVOKE ALL ON FUNCTION cell.uncover(int[], bigint[], pg_lsn[], text[], text[]) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION cell.uncover(int[], bigint[], pg_lsn[], text[], text[]) TO cellmart_agent;
+REVOKE ALL ON FUNCTION cell.uncover(int[], bigint[], pg_lsn[], text[], text[]), cell.gate_incoming(int[], text), cell.slot_gates() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION cell.uncover(int[], bigint[], pg_lsn[], text[], text[]), cell.gate_incoming(int[], text) TO cellmart_agent;
