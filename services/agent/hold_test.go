@@ -94,3 +94,52 @@ func TestOutputCommitModes(t *testing.T) {
 		}
 	}
 }
+
+// The owner has outputs wait for a cell that is incoming, of all slots or says no; and
+// names a place behind that, which that cell hears of.
+func TestIncomingGates(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.publishNext(t, slots{10: {Owner: "c1", Standby: "c2", Epoch: 1}, 11: {Owner: "c1", Standby: "c2", Epoch: 1}})
+	h := httptest.NewServer((&server{cell: "c1", operator: "secret", keeper: b.k, db: b.k.db}).peer(web.Options{Service: "agent", Cell: "c1"}))
+	t.Cleanup(h.Close)
+	c := &agentapi.Client{BaseURL: h.URL, OperatorKey: "secret"}
+	set := func(gate bool, target string, list ...routing.Slot) (agentapi.Here, error) {
+		return c.SetIncoming(t.Context(), agentapi.Incoming{Slots: list, Target: target, Gate: gate})
+	}
+	gates := func() (out string) {
+		t.Helper()
+		if err := b.db.Super.QueryRow(t.Context(), "SELECT coalesce(string_agg(slot::text, ' ' ORDER BY slot), '') FROM cell.slots WHERE gates").Scan(&out); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	if at, err := set(true, "c3", 10, 11); err != nil || at.Changed != 2 || gates() != "" {
+		t.Errorf("the first word: %+v, %v, gates %q: it has yet to be copied", at, err, gates())
+	}
+	var before string
+	if err := b.db.Super.QueryRow(t.Context(), "SELECT pg_current_wal_insert_lsn()::text").Scan(&before); err != nil {
+		t.Fatal(err)
+	}
+	at, err := set(true, "c3", 10, 11)
+	if err != nil || at.Changed != 0 || gates() != "10 11" {
+		t.Errorf("the second: %+v, %v, gates %q", at, err, gates())
+	}
+	var behind bool
+	if err := b.db.Super.QueryRow(t.Context(), "SELECT $1::text::pg_lsn > $2::text::pg_lsn", at.LSN, before).Scan(&behind); err != nil || !behind {
+		t.Errorf("it names %s, not behind %s (%v)", at.LSN, before, err)
+	}
+	if _, err := set(false, "c3", 10, 11); err != nil || gates() != "10 11" {
+		t.Errorf("without the word they go on: %q, %v", gates(), err)
+	}
+	if _, err := set(false, "", 10); err != nil || gates() != "11" {
+		t.Errorf("let go of 10: %q, %v", gates(), err)
+	}
+	if _, err := set(false, "c3", 10); err != nil || gates() != "11" {
+		t.Errorf("and taken anew: %q, %v", gates(), err)
+	}
+	b.publishNext(t, slots{11: {Owner: "c1", Standby: "c3", Epoch: 1}})
+	if gates() != "" || b.row(t, 11) != "c1 c3 - owner 1 active" {
+		t.Errorf("after the table: %q, %s", gates(), b.row(t, 11))
+	}
+}

@@ -15,8 +15,11 @@ func (s *store) setMarks(ctx context.Context, m controlapi.MarkChange) error {
 	return pg.Error(pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		if len(m.Lift) > 0 {
 			slots, _, incarnations, tokens, _ := columns(m.Lift)
-			_, err := tx.Exec(ctx, `DELETE FROM control.marks k USING (SELECT * FROM unnest($2::int[], $3::text[], $4::bigint[]) AS u(slot, incarnation, token) ORDER BY slot) u
-				WHERE k.cell = $1 AND k.slot = u.slot AND k.incarnation = u.incarnation AND k.token <= u.token`, m.Cell, slots, incarnations, tokens)
+			// Locked in the order of slots, as the other statement does: two requests never wait for each other in a circle.
+			_, err := tx.Exec(ctx, `WITH mine AS MATERIALIZED (
+					SELECT k.slot FROM control.marks k WHERE k.cell = $1 AND k.slot = ANY ($2) ORDER BY k.slot FOR UPDATE)
+				DELETE FROM control.marks k USING mine JOIN unnest($2::int[], $3::text[], $4::bigint[]) AS u(slot, incarnation, token) ON u.slot = mine.slot
+				WHERE k.cell = $1 AND k.slot = mine.slot AND k.incarnation = u.incarnation AND k.token <= u.token`, m.Cell, slots, incarnations, tokens)
 			if err != nil {
 				return err
 			}

@@ -28,6 +28,10 @@
 //	killed between commit and publish     the note is still due: published later
 //	claimed again while it is held        one message; the later claim is settled
 //	the slot goes while it is held        it isn't sent; its new owner does
+//	the slot's standby changes meanwhile  it waits for the new one
+//	thousands wait for one standby        no more of its slots' are held: they stay due
+//	a reply to a request that left early  acknowledged: the request was lost with its
+//	and isn't here                        cell, and nothing final came of it
 //	stream, consumer or store gone        made again; open requests are sent again
 //	stream full (DiscardNew)              the note stays due, with backoff
 //	message twice, or late                the inbox answers with the first reply
