@@ -42,6 +42,8 @@ type Pair struct {
 	NotLooked   int          `json:"not_looked"` // differ in a digest too, too many to look at
 	NotCompared []string     `json:"not_compared"`
 	MS          int64        `json:"ms"`
+
+	unsure []ref // what was known of them stays
 }
 
 // Compare compares this cell's transfers to another cell; also are looked at
@@ -111,8 +113,11 @@ func (r *Reconciler) compare(ctx context.Context, mine ranges, to string, since,
 		p.NotLooked += len(refs) - looked - len(also)
 		refs = refs[:looked+len(also)]
 	}
-	if p.Differences, err = r.look(ctx, other, refs); err != nil {
+	if p.Differences, p.unsure, err = r.look(ctx, other, refs); err != nil {
 		return p, err
+	}
+	if n := len(p.unsure); n > 0 {
+		p.NotCompared = append(p.NotCompared, fmt.Sprintf("%d transfers: the cells don't know their slots at the same epochs, %s first", n, p.unsure[0].ID))
 	}
 	p.Differing = confirmed(differ, p)
 	p.MS = time.Since(began).Milliseconds()
@@ -152,19 +157,38 @@ func (r *Reconciler) hour(ctx context.Context, other peer, s scope, hour int64) 
 		parts = append(parts, int32(k))
 	}
 	for some := range slices.Chunk(parts, 16) {
-		var a, b lines
-		err = r.read(ctx, func(tx pgx.Tx) (err error) { a, err = list(ctx, tx, payers(), s, some); return err })
+		found, n, err := r.parts(ctx, other, s, some)
 		if err != nil {
 			return nil, 0, err
 		}
-		if err := other.ask(ctx, opRows, question{Scope: &s, Parts: some}, &b); err != nil {
+		refs, more = append(refs, found...), more+n
+	}
+	return refs, more, nil
+}
+
+// parts compares the rows of some parts; where these are too many for an answer, one
+// part after the other. more are the parts that are too many even so.
+func (r *Reconciler) parts(ctx context.Context, other peer, s scope, some []int32) (refs []ref, more int, err error) {
+	var a, b lines
+	err = r.read(ctx, func(tx pgx.Tx) (err error) { a, err = list(ctx, tx, payers(), s, some); return err })
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := other.ask(ctx, opRows, question{Scope: &s, Parts: some}, &b); err != nil {
+		return nil, 0, err
+	}
+	switch {
+	case !a.More && !b.More:
+		return suspects(a.Lines, b.Lines), 0, nil
+	case len(some) == 1:
+		return nil, 1, nil
+	}
+	for one := range slices.Chunk(some, 1) {
+		found, n, err := r.parts(ctx, other, s, one)
+		if err != nil {
 			return nil, 0, err
 		}
-		if a.More || b.More {
-			more++
-			continue
-		}
-		refs = append(refs, suspects(a.Lines, b.Lines)...)
+		refs, more = append(refs, found...), more+n
 	}
 	return refs, more, nil
 }
@@ -184,28 +208,32 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // look looks at some transfers by themselves, payer's side before and after the
-// payee's, and gives those that are wrong for certain.
-func (r *Reconciler) look(ctx context.Context, other peer, refs []ref) ([]Difference, error) {
-	out := []Difference{}
+// payee's, and gives those that are wrong for certain, and those that nobody can say.
+func (r *Reconciler) look(ctx context.Context, other peer, refs []ref) (out []Difference, unsure []ref, err error) {
+	out = []Difference{}
 	for some := range slices.Chunk(refs, lookMost) {
 		before, err := r.payer(ctx, some)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		var payee rows
 		if err := other.ask(ctx, opLook, question{Refs: some}, &payee); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if len(payee.Rows) != len(some) {
-			return nil, fmt.Errorf("%s: %d rows for %d transfers", other.name, len(payee.Rows), len(some))
+			return nil, nil, fmt.Errorf("%s: %d rows for %d transfers", other.name, len(payee.Rows), len(some))
 		}
 		after, err := r.payer(ctx, some)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for i, n := range some {
 			kind, text := judge(n.ID, before[i], payee.Rows[i], after[i])
 			if kind == "" {
+				continue
+			}
+			if kind != Forgotten && !agree(before[i], payee.Rows[i], after[i]) {
+				unsure = append(unsure, n)
 				continue
 			}
 			at := after[i].At
@@ -217,7 +245,7 @@ func (r *Reconciler) look(ctx context.Context, other peer, refs []ref) ([]Differ
 			})
 		}
 	}
-	return out, nil
+	return out, unsure, nil
 }
 
 func (r *Reconciler) payer(ctx context.Context, refs []ref) (out []row, err error) {

@@ -30,6 +30,8 @@
 //	what                             then
 //	the payees' cell can't be asked  not compared, with the reason; what is known grows old
 //	a slot changes its cell          a row that isn't its owner's is no difference; compared next time
+//	a promotion is on its way        no difference while the cells know the slots at different epochs;
+//	                                 named as not compared, and what is known stays
 //	begun a moment ago               not compared yet: its transaction may not have ended
 //	begun before hours were carried  its hour may differ; by ID it doesn't
 //	a clock set back                 what was begun "later" waits until the clock is there again

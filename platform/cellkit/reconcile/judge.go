@@ -61,6 +61,18 @@ func judge(n id.ID, before, payee, after row) (Kind, string) {
 	return "", ""
 }
 
+// agree says that all rows were read under the same reigns of both slots. Around a
+// promotion one cell may still hold for its own what another has taken over, and
+// know nothing of what that did.
+func agree(all ...row) bool {
+	for _, r := range all {
+		if r.FromEpoch != all[0].FromEpoch || r.ToEpoch != all[0].ToEpoch {
+			return false
+		}
+	}
+	return true
+}
+
 func same(a, b row) bool {
 	return a.Amount == b.Amount && a.Currency == b.Currency && a.FromUser == b.FromUser && a.ToUser == b.ToUser
 }

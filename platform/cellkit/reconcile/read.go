@@ -38,7 +38,8 @@ func (t table) sql(query string) string {
 }
 
 // inScope is the WHERE of a scope: $1 to $5.
-const inScope = `{at} >= $1 AND {at} < $2 AND {from} <@ $3::text::int4multirange AND {to} <@ $4::text::int4multirange AND {only}
+// (A sub-select is worked out once; the cast itself would be, row by row.)
+const inScope = `{at} >= $1 AND {at} < $2 AND {from} <@ (SELECT $3::text::int4multirange) AND {to} <@ (SELECT $4::text::int4multirange) AND {only}
 	AND {id} <> ALL ($5::bigint[])`
 
 func (s scope) args(more ...any) []any {
@@ -51,16 +52,20 @@ func (s scope) args(more ...any) []any {
 
 // digest sums a scope up, by hour or by part.
 func digest(ctx context.Context, tx pgx.Tx, t table, s scope) ([]group, error) {
-	key := "{hour}"
-	if s.Parts {
-		key = "{part}"
-	}
-	rows, err := tx.Query(ctx, t.sql(`SELECT `+key+`, {end}, t.currency, count(*), sum(t.amount)::text, bit_xor({hash})
-		FROM {rows} WHERE `+inScope+` GROUP BY 1, 2, 3`), s.args()...)
+	rows, err := tx.Query(ctx, digestSQL(t, s), s.args()...)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[group])
+}
+
+func digestSQL(t table, s scope) string {
+	key := "{hour}"
+	if s.Parts {
+		key = "{part}"
+	}
+	return t.sql(`SELECT ` + key + `, {end}, t.currency, count(*), sum(t.amount)::text, bit_xor({hash})
+		FROM {rows} WHERE ` + inScope + ` GROUP BY 1, 2, 3`)
 }
 
 // list gives the transfers of some parts of a scope, and whether there are more.
@@ -88,23 +93,20 @@ const asked = `EXISTS (SELECT FROM cell.outbox b WHERE b.slot = t.slot AND b.id 
 
 // look reads some transfers on one side.
 func look(ctx context.Context, tx pgx.Tx, payer bool, refs []ref) ([]row, error) {
-	slots, ids := make([]int32, len(refs)), make([]int64, len(refs))
+	from, to, ids := make([]int32, len(refs)), make([]int32, len(refs)), make([]int64, len(refs))
 	for i, r := range refs {
-		slots[i], ids[i] = int32(r.To), int64(r.ID)
-		if payer {
-			slots[i] = int32(r.From)
-		}
+		from[i], to[i], ids[i] = int32(r.From), int32(r.To), int64(r.ID)
 	}
-	t, out := payees(), asked
+	t, slot, out := payees(), "q.to_slot", "false"
 	if payer {
-		t = payers()
-	} else {
-		out = "false"
+		t, slot, out = payers(), "q.from_slot", asked
 	}
 	rows, err := tx.Query(ctx, t.sql(`SELECT o.slot IS NOT NULL, coalesce(t.state, ''), coalesce(t.amount, 0), coalesce(t.currency, ''),
-			coalesce(t.from_user, 0), coalesce(`+t.toUser+`, 0), coalesce({at}, 'epoch'), `+out+`
-		FROM unnest($1::int[], $2::bigint[]) WITH ORDINALITY q(slot, id, n)
-		LEFT JOIN cell.owned o ON o.slot = q.slot LEFT JOIN {rows} ON t.slot = q.slot AND {id} = q.id ORDER BY q.n`), slots, ids)
+			coalesce(t.from_user, 0), coalesce(`+t.toUser+`, 0), coalesce({at}, 'epoch'), `+out+`,
+			coalesce(f.epoch + (f.state = 'given')::int, 0), coalesce(d.epoch + (d.state = 'given')::int, 0)
+		FROM unnest($1::int[], $2::int[], $3::bigint[]) WITH ORDINALITY q(from_slot, to_slot, id, n)
+		LEFT JOIN cell.slots f ON f.slot = q.from_slot LEFT JOIN cell.slots d ON d.slot = q.to_slot
+		LEFT JOIN cell.owned o ON o.slot = `+slot+` LEFT JOIN {rows} ON t.slot = `+slot+` AND {id} = q.id ORDER BY q.n`), from, to, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +131,7 @@ type ranges struct {
 
 func rangesOf(ctx context.Context, tx pgx.Tx) (ranges, error) {
 	r := ranges{of: map[string]string{}}
-	rows, err := tx.Query(ctx, `SELECT owner, range_agg(int4range(slot, slot + 1))::text FROM cell.slots GROUP BY owner`)
+	rows, err := tx.Query(ctx, `SELECT coalesce(given_to, owner), range_agg(int4range(slot, slot + 1))::text FROM cell.slots GROUP BY 1`)
 	if err != nil {
 		return r, err
 	}
@@ -142,6 +144,10 @@ func rangesOf(ctx context.Context, tx pgx.Tx) (ranges, error) {
 
 const ownSlots = `SELECT coalesce(range_agg(int4range(slot, slot + 1)), '{}')::text FROM cell.slots WHERE role = 'owner' AND state <> 'given'`
 
+const openSQL = `SELECT t.id, t.slot, t.to_slot, ` + asked + ` FROM cell.transfers t
+	WHERE t.ended_at IS NULL AND t.created_at >= $1 AND t.created_at < $2
+		AND t.slot <@ (SELECT $3::text::int4multirange) AND t.to_slot <@ (SELECT $4::text::int4multirange) LIMIT $5`
+
 // begin takes it. owned are the slots that the payees' cell says are its own.
 func begin(ctx context.Context, tx pgx.Tx, mine ranges, to, owned string, since, until time.Time, settled time.Duration) (start, error) {
 	s := start{scope: scope{From: mine.owned}}
@@ -151,8 +157,7 @@ func begin(ctx context.Context, tx pgx.Tx, mine ranges, to, owned string, since,
 	if err != nil {
 		return s, err
 	}
-	rows, err := tx.Query(ctx, `SELECT t.id, t.slot, t.to_slot, `+asked+` FROM cell.transfers t
-		WHERE t.ended_at IS NULL AND t.created_at >= $1 AND t.created_at < $2 AND t.slot <@ $3::text::int4multirange AND t.to_slot <@ $4::text::int4multirange LIMIT $5`,
+	rows, err := tx.Query(ctx, openSQL,
 		s.Since, s.Until, s.From, s.To, openMost+1)
 	if err != nil {
 		return s, err
@@ -179,7 +184,7 @@ func begin(ctx context.Context, tx pgx.Tx, mine ranges, to, owned string, since,
 // spanOf is what this cell has to compare; to find the oldest transfer takes a look
 // at all of them.
 func spanOf(ctx context.Context, tx pgx.Tx, oldest bool) (s span, err error) {
-	err = tx.QueryRow(ctx, `SELECT (SELECT cell FROM cell.identity), ARRAY(SELECT owner FROM cell.slots GROUP BY owner ORDER BY owner), (`+ownSlots+`),
+	err = tx.QueryRow(ctx, `SELECT (SELECT cell FROM cell.identity), ARRAY(SELECT coalesce(given_to, owner) FROM cell.slots GROUP BY 1 ORDER BY 1), (`+ownSlots+`),
 			CASE WHEN $1 THEN least((SELECT min(created_at) FROM cell.transfers), (SELECT min(coalesce(begun_at, created_at)) FROM cell.credits)) END, now()`, oldest).
 		Scan(&s.Cell, &s.Cells, &s.Owned, &s.Oldest, &s.Now)
 	return s, err

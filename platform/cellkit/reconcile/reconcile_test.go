@@ -12,6 +12,7 @@ import (
 
 	"example.com/cellmart/platform/cellkit/id"
 	"example.com/cellmart/platform/cellkit/reconcile"
+	"example.com/cellmart/platform/routing"
 )
 
 // Whatever a transfer's state, nothing differs: what is in flight is left out, and
@@ -228,6 +229,64 @@ func TestWhatIsNotComparedIsNamed(t *testing.T) {
 	}
 	if _, err := reconcile.Run(t.Context(), agents, reconcile.Ask{Cells: []string{"c9"}}); err == nil {
 		t.Error("a question for a cell that isn't there")
+	}
+}
+
+// Around a promotion the old owner may still take a slot for its own, and not know
+// what the new one has done: its word is no difference, until both know the same.
+func TestTheirWordAtAnotherEpochIsNoDifference(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.send(alice, bob, 10)
+	w.dbs[1].Plant(t, "DELETE FROM cell.credits")
+	for _, tc := range []struct {
+		db        int
+		slot      routing.Slot
+		differs   int
+		unlearned bool
+	}{{0, bob.Slot(), 0, true}, {1, bob.Slot(), 1, false}, {1, alice.Slot(), 0, true}, {0, alice.Slot(), 1, false}} {
+		w.dbs[tc.db].Plant(t, fmt.Sprintf("UPDATE cell.slots SET epoch = epoch + 1 WHERE slot = %d", tc.slot))
+		p := w.compare(0, "c2")
+		if len(p.Differences) != tc.differs || tc.differs == 1 && p.Differences[0].Kind != reconcile.NoCredit || len(p.NotCompared) > 0 != tc.unlearned {
+			t.Errorf("c%d knows another epoch of slot %d: %+v", tc.db+1, tc.slot, p)
+		}
+		if tc.unlearned && !strings.Contains(strings.Join(p.NotCompared, ""), n.String()) {
+			t.Errorf("not compared: %v", p.NotCompared)
+		}
+	}
+}
+
+// A slot that was given away is the other cell's, at the next epoch, also while no
+// table says so.
+func TestGivenSlotIsTheirs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.send(alice, bob, 10)
+	w.dbs[0].Plant(t, fmt.Sprintf("UPDATE cell.slots SET owner = 'c1', role = 'owner', state = 'given', given_to = 'c2' WHERE slot = %d", bob.Slot()))
+	w.dbs[1].Plant(t, fmt.Sprintf("UPDATE cell.slots SET epoch = 2 WHERE slot = %d", bob.Slot()))
+	w.dbs[1].Plant(t, "DELETE FROM cell.credits")
+	if p := w.compare(0, "c1"); len(p.NotCompared) != 0 {
+		t.Errorf("c1 with itself: %v", p.NotCompared)
+	}
+	if p := w.compare(0, "c2"); len(p.NotCompared) != 0 || len(p.Differences) != 1 || p.Differences[0].ID != n {
+		t.Errorf("c1 with c2: %+v", p)
+	}
+}
+
+// An hour in which several parts together have more rows than an answer takes is
+// looked into all the same.
+func TestBusyHour(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ids := fmt.Sprintf(`(SELECT id FROM (SELECT (500000 + n)::bigint * 16384 + %d AS id FROM generate_series(1, 700000) n) x WHERE (hashint8extended(id, 0) & 255) < 8)`, alice.Slot())
+	w.dbs[0].Plant(t, fmt.Sprintf(`INSERT INTO cell.transfers (slot, epoch, rev, id, kind, from_user, to_user, to_slot, amount, currency, state, deadline, created_at, ended_at)
+		SELECT %d, 1, 1, id, 'transfer', %d, %d, %d, 1, 'CNY', 'SETTLED', now(), date_trunc('hour', now()) - interval '90 min', now() FROM %s i`, alice.Slot(), alice, bob, bob.Slot(), ids))
+	w.dbs[1].Plant(t, fmt.Sprintf(`INSERT INTO cell.credits (slot, epoch, rev, transfer_id, kind, user_id, from_user, from_slot, amount, currency, state, begun_at)
+		SELECT %d, 1, 1, id, 'transfer', %d, %d, %d, 1, 'CNY', 'CREDITED', date_trunc('hour', now()) - interval '90 min' FROM %s i;
+		UPDATE cell.credits SET amount = 2 WHERE transfer_id IN (SELECT min(transfer_id) FROM cell.credits GROUP BY hashint8extended(transfer_id, 0) & 255)`, bob.Slot(), bob, alice, alice.Slot(), ids))
+	p := w.compare(0, "c2")
+	if len(p.Differences) != 8 || p.NotLooked != 0 || p.Transfers <= 20_000 {
+		t.Errorf("%d differences of %d transfers, %d parts not looked into, want 8 and 0", len(p.Differences), p.Transfers, p.NotLooked)
 	}
 }
 

@@ -324,6 +324,11 @@ func (r *Reconciler) note(ctx context.Context, to string, hours int, p Pair, err
 func (r *Reconciler) found(s *state, p Pair) {
 	had := s.known
 	s.known = map[ref]Difference{}
+	for _, k := range p.unsure {
+		if d, ok := had[k]; ok {
+			s.known[k] = d
+		}
+	}
 	for _, d := range p.Differences {
 		k := ref{d.ID, d.FromSlot, d.ToSlot}
 		if _, ok := had[k]; !ok {
@@ -371,15 +376,15 @@ func (r *Reconciler) again(ctx context.Context, to string) error {
 	if err != nil {
 		return err
 	}
-	all, err := r.look(ctx, other, refs)
+	all, unsure, err := r.look(ctx, other, refs)
 	if err == nil {
-		r.keep(to, refs, all)
+		r.keep(to, refs, all, unsure)
 	}
 	return err
 }
 
 // keep forgets those of refs that are no differences any more.
-func (r *Reconciler) keep(to string, refs []ref, all []Difference) {
+func (r *Reconciler) keep(to string, refs []ref, all []Difference, unsure []ref) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.pairs[to]
@@ -387,7 +392,9 @@ func (r *Reconciler) keep(to string, refs []ref, all []Difference) {
 		return
 	}
 	for _, k := range refs {
-		delete(s.known, k)
+		if !slices.Contains(unsure, k) {
+			delete(s.known, k)
+		}
 	}
 	for _, d := range all {
 		s.known[ref{d.ID, d.FromSlot, d.ToSlot}] = d

@@ -80,6 +80,10 @@ type row struct {
 	ToUser   id.ID     `json:"to_user,omitzero"`
 	At       time.Time `json:"at"`
 	Asked    bool      `json:"asked,omitempty"` // payer: a message is out for it
+
+	// Which reigns of the payer's and the payee's slot this cell knows.
+	FromEpoch routing.Epoch `json:"from_epoch"`
+	ToEpoch   routing.Epoch `json:"to_epoch"`
 }
 
 // span is what there is to compare.

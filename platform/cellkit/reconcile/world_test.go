@@ -84,6 +84,9 @@ func newWorld(t testing.TB) *world {
 	w := &world{t: t, dbs: [2]*pgtest.DB{pgtest.NewCell(t, "c1", 1), pgtest.NewCell(t, "c2", 2)}}
 	w.dbs[0].Disown(t, half, routing.Slots-1, "c2")
 	w.dbs[1].Disown(t, 0, half-1, "c1")
+	for _, db := range w.dbs {
+		db.Plant(t, "UPDATE cell.slots SET epoch = 1") // both know the same
+	}
 	for i, name := range []string{"c1", "c2"} {
 		w.both[i] = reconcile.New(reconcile.Options{
 			Cell: name, Pool: w.dbs[i].App, Each: time.Millisecond, Patience: 1, Settled: time.Microsecond, Window: 12 * 24 * time.Hour, Slow: time.Millisecond,
