@@ -260,7 +260,11 @@ func (r *Reconciler) Answer(ctx context.Context, op string, body []byte) (any, e
 	}
 	out, err := r.answer(ctx, op, q)
 	var known *errs.Error
-	if err != nil && !errors.As(err, &known) {
+	var gone awayError
+	switch {
+	case errors.As(err, &gone):
+		err = errs.ErrUnavailable.Msgf("%s: %s: %v", r.o.Cell, op, err).In(gone.cell)
+	case err != nil && !errors.As(err, &known):
 		err = errs.ErrUnavailable.Msgf("%s: %s: %v", r.o.Cell, op, err) // the operator is to know why
 	}
 	return out, err

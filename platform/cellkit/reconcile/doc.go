@@ -35,6 +35,7 @@
 //	begun a moment ago               not compared yet: its transaction may not have ended
 //	begun before hours were carried  its hour may differ; by ID it doesn't
 //	a clock set back                 what was begun "later" waits until the clock is there again
+//	a window takes too long          half of it, down to an hour, and more again when that is easy
 //	very many are open               not compared, and that is said; what is known stays, and grows old
 //	very many differ                 so many are looked at (looked); the rest is counted
 //	an agent starts anew             unknown, until it has looked

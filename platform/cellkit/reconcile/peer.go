@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+
+	"example.com/cellmart/platform/cellkit/errs"
 )
 
 // awayError says that a cell couldn't be asked anything at all: that cost nothing.
@@ -16,6 +18,12 @@ type awayError struct {
 func (e awayError) Unwrap() error { return e.error }
 
 func away(err error) bool { return errors.As(err, new(awayError)) }
+
+// isAway is that of an error that an agent gave.
+func isAway(err error, cell string) bool {
+	var e *errs.Error
+	return errors.As(err, &e) && e.Cell == cell
+}
 
 // peer is a cell that can be asked, this one too.
 type peer struct {

@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -270,6 +271,67 @@ func TestGivenSlotIsTheirs(t *testing.T) {
 	}
 	if p := w.compare(0, "c2"); len(p.NotCompared) != 0 || len(p.Differences) != 1 || p.Differences[0].ID != n {
 		t.Errorf("c1 with c2: %+v", p)
+	}
+}
+
+// What takes too long is asked for in halves, by an operator and by the running look;
+// only what is too much even so isn't compared.
+func TestTooMuchIsHalved(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.send(alice, bob, 10)
+	w.ago(24 * 40)
+	w.send(alice, bob, 20)
+	w.ago(24 * 10)
+	recent := w.send(alice, bob, 30)
+	errSlow := errors.New("canceled for taking too long")
+	most, never := 30*time.Hour, time.Time{}
+	slow := func(op, question string) error {
+		var q struct {
+			Since, Until time.Time
+			Scope        *struct{ Since, Until time.Time }
+		}
+		if err := json.Unmarshal([]byte(question), &q); err != nil {
+			return err
+		}
+		if q.Scope != nil {
+			q.Since, q.Until = q.Scope.Since, q.Scope.Until
+		}
+		old, limit := time.Since(q.Until) > 10*time.Minute, most
+		if op == "digest" && !old {
+			limit = 2*time.Hour + 2*time.Minute
+		}
+		if (op == "compare" || op == "digest") && (q.Until.Sub(q.Since) > limit || !q.Since.After(never) && q.Until.After(never)) {
+			return errSlow
+		}
+		return nil
+	}
+	agents := w.agents()
+	agents["c1"] = direct{r: agents["c1"].r, fail: slow}
+	r, err := reconcile.Run(t.Context(), agents, reconcile.Ask{})
+	if err != nil || !r.Equal() || r.Transfers != 3 {
+		t.Errorf("by the operator: %v, %+v", err, r)
+	}
+	never = time.Now().Add(-24 * 20 * time.Hour)
+	r, err = reconcile.Run(t.Context(), agents, reconcile.Ask{Cells: []string{"c1"}, Since: 24 * 60 * time.Hour})
+	if err != nil || r.Equal() || r.Transfers != 3 || len(r.NotCompared) != 2 || !strings.Contains(r.NotCompared[0].Reason, errSlow.Error()) {
+		t.Errorf("an hour fails, with each cell: %v, %+v", err, r)
+	}
+	most, never = 5*24*time.Hour, time.Time{}
+	running := reconcile.New(reconcile.Options{
+		Cell: "c1", Pool: w.dbs[0].App, Patience: 1, Settled: time.Microsecond, Slow: time.Nanosecond, Window: 12 * 24 * time.Hour,
+		Peers: map[string]reconcile.Caller{"c2": direct{r: func() *reconcile.Reconciler { return w.both[1] }, fail: slow}},
+	})
+	var f reconcile.Figure
+	eventually(t, "all hours are compared", func() bool {
+		if _, err := running.Step(t.Context(), "c2"); err != nil {
+			t.Fatal(err)
+		}
+		f = running.Figures()[1]
+		return f.WholeMS != nil && f.RecentMS != nil
+	})
+	if f.Transfers != 3 || len(f.Differences) != 0 {
+		t.Errorf("%+v, want transfer %s and two old ones", f, recent)
 	}
 }
 

@@ -61,8 +61,12 @@ func (r Report) Equal() bool {
 	return len(r.Summary) > 0 && len(r.Differences) == 0 && r.NotLooked == 0 && len(r.NotCompared) == 0
 }
 
-// window is how much is compared at a time: an answer has half a minute.
-const window = 7 * 24 * time.Hour
+// window is how much is compared at a time: an answer has half a minute. What is too
+// much is asked for in halves, down to an hour; of these, some may fail.
+const (
+	window    = 7 * 24 * time.Hour
+	failsMost = 3
+)
 
 // Run has each cell compare its transfers with the cells that they went to, cells
 // at the same time, each its pairs one by one. The error is about the question
@@ -142,17 +146,28 @@ func pairs(ctx context.Context, payer peer, cells []string, since, until time.Ti
 	r := Report{}
 	for _, to := range cells {
 		line := Line{From: payer.name, To: to, Since: since, Until: since}
-		width := wide(window, until.Sub(since))
-		for at := since; at.Before(until); at = at.Add(width) {
+		usual := wide(window, until.Sub(since))
+		width, fails := usual, 0
+		for at := since; at.Before(until) && fails < failsMost; {
 			end := earlier(at.Add(width), until)
 			if !end.Before(until) {
 				end = end.Add(time.Minute) // the cell knows best what can be compared by now
 			}
 			var p Pair
-			if err := payer.ask(ctx, opCompare, question{To: to, Since: at, Until: end}, &p); err != nil {
-				r.NotCompared = append(r.NotCompared, NotCompared{payer.name, to, err.Error()})
-				break
+			err := payer.ask(ctx, opCompare, question{To: to, Since: at, Until: end}, &p)
+			if err != nil && end.Sub(at) > time.Hour+time.Minute && ctx.Err() == nil && !isAway(err, to) {
+				width = max(earlier(end, until).Sub(at)/2, time.Hour)
+				continue
 			}
+			if err != nil {
+				r.NotCompared = append(r.NotCompared, NotCompared{payer.name, to, "from " + at.UTC().Format(time.RFC3339) + " on: " + err.Error()})
+				if fails++; ctx.Err() != nil || isAway(err, to) {
+					break
+				}
+				at = at.Add(width)
+				continue
+			}
+			at, width = at.Add(width), min(2*width, usual)
 			line.Until = p.Until
 			line.Hours += p.Hours
 			line.Transfers += p.Transfers

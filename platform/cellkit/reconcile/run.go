@@ -66,18 +66,11 @@ type state struct {
 
 	// Of the recent hours, and of the others.
 	notLooked [2]int
-	wrong     [2]string // why the last comparison wasn't one, or not of everything
+	wrong     [2]string        // why the last comparison wasn't one, or not of everything
+	width     [2]time.Duration // of a window, 0 = the usual one: narrower while that is too much
 }
 
 const recentHours, otherHours = 0, 1
-
-// pass is a look at all hours, window by window, from the oldest.
-type pass struct {
-	began, next time.Time
-	window      time.Duration
-	sum         int64
-	notLooked   int
-}
 
 // Figure is what is known of a pair. A nil age is: not yet.
 type Figure struct {
@@ -165,123 +158,6 @@ func (r *Reconciler) cells(ctx context.Context) (mine ranges, cells []string, er
 	}
 	maps.DeleteFunc(r.pairs, func(to string, _ *state) bool { return !slices.Contains(cells, to) })
 	return mine, cells, nil
-}
-
-// step compares one pair's recent hours, and one window of the others, and gives
-// how long that took: also in vain, unless the other cell is away.
-func (r *Reconciler) step(ctx context.Context, mine ranges, to string) (worked time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, stepMost)
-	defer cancel()
-	now := time.Now()
-	recent, err := r.compare(ctx, mine, to, now.Add(-r.o.Recent).Truncate(time.Hour), now.Add(longest), r.known(to))
-	r.note(ctx, to, recentHours, recent, err, func(s *state) {
-		s.recent, s.figure.Open, s.notLooked[recentHours] = now, recent.Open, recent.NotLooked
-		if s.whole.IsZero() {
-			s.figure.Transfers = recent.Transfers
-		}
-	})
-	if away(err) {
-		return 0
-	}
-	worked = time.Since(now)
-	if err != nil || !r.turn(to, now) {
-		return worked
-	}
-	begun := time.Now()
-	p, err := r.next(ctx, to)
-	if err != nil {
-		r.note(ctx, to, otherHours, Pair{}, err, nil)
-		r.rest(to, begun, err)
-		return worked
-	}
-	last := now.Add(-r.o.Recent).Truncate(time.Hour) // the rest are recent hours
-	until, whole := p.next.Add(p.window), false
-	if whole = !until.Before(last); whole {
-		until = last
-	}
-	var old Pair
-	if p.next.Before(until) {
-		old, err = r.compare(ctx, mine, to, p.next, until, r.known(to))
-	}
-	r.note(ctx, to, otherHours, old, err, func(s *state) {
-		p.next, p.sum, p.notLooked = until, p.sum+old.Transfers, p.notLooked+old.NotLooked
-		s.notLooked[1] = max(s.notLooked[1], p.notLooked)
-		if whole {
-			s.whole, s.figure.Transfers, s.notLooked[1] = p.began, p.sum+recent.Transfers, p.notLooked
-			p = pass{}
-		}
-		s.pass = p
-	})
-	if err != nil {
-		r.rest(to, begun, err)
-		return worked
-	}
-	return time.Since(now)
-}
-
-// rest gives the older hours a pause of their own for what was begun then in vain, so
-// that the recent ones needn't wait for it.
-func (r *Reconciler) rest(to string, began time.Time, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if s := r.pairs[to]; s != nil && !away(err) {
-		s.rest = time.Now().Add(time.Duration(r.o.Patience) * time.Since(began))
-	}
-}
-
-// turn says whether a window of the older hours is due.
-func (r *Reconciler) turn(to string, now time.Time) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	s := r.pairs[to]
-	if s == nil || now.Before(s.rest) || !s.whole.IsZero() && now.Sub(s.slow) < r.o.Slow {
-		return false
-	}
-	s.slow = now
-	return true
-}
-
-// next is where the pass over all hours goes on, or a new one.
-func (r *Reconciler) next(ctx context.Context, to string) (pass, error) {
-	r.mu.Lock()
-	var p pass
-	if s := r.pairs[to]; s != nil {
-		p = s.pass
-	}
-	r.mu.Unlock()
-	if !p.began.IsZero() {
-		return p, nil
-	}
-	p.began = time.Now()
-	other, err := r.other(to)
-	if err != nil {
-		return p, err
-	}
-	var mine, theirs span
-	if err := r.read(ctx, func(tx pgx.Tx) (err error) { mine, err = spanOf(ctx, tx, true); return err }); err != nil {
-		return p, err
-	}
-	if err := other.ask(ctx, opSpan, question{Oldest: true}, &theirs); err != nil {
-		return p, err
-	}
-	p.next = oldest(p.began, mine, theirs).Truncate(time.Hour)
-	p.window = wide(r.o.Window, p.began.Sub(p.next))
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if s := r.pairs[to]; s != nil {
-		s.pass = p // to find it took a look at everything: once is enough
-	}
-	return p, nil
-}
-
-// oldest is when the first transfer of any cell began.
-func oldest(now time.Time, all ...span) time.Time {
-	for _, s := range all {
-		if s.Oldest != nil {
-			now = earlier(now, *s.Oldest)
-		}
-	}
-	return now
 }
 
 func (r *Reconciler) known(to string) []ref {
