@@ -390,22 +390,26 @@ func TestBusySlotIsLifted(t *testing.T) {
 	w, c1, c2 := pair(t)
 	v := &voters{}
 	c2.silent.Store(true)
-	c1.send(v, nil)
+	n := 0
+	c1.send(v, func(o outputcommit.Options) outputcommit.Options {
+		return o.FailAt(func(at string) error {
+			if at == "lift" { // when all is covered, and before the mark goes, one more leaves
+				n++
+				c1.tell(1, fmt.Sprint("more", n))
+				w.left(c1, fmt.Sprint("more", n))
+			}
+			return nil
+		})
+	})
 	c1.tell(1, "first")
 	w.left(c1, "first")
 	c2.silent.Store(false)
-	n := 0
 	w.waitFor("the mark goes", func() string {
-		n++
-		c1.tell(1, fmt.Sprint("more", n))
 		if rows := c1.text("SELECT count(*) FROM cell.uncovered"); rows != "0" || v.has(1) {
-			return fmt.Sprint(rows, " rows after ", n, " outputs ", c1.gate.Status().Released)
+			return fmt.Sprint(rows, " rows, ", c1.gate.Status().Released)
 		}
 		return ""
 	})
-	for i := range n {
-		w.left(c1, fmt.Sprint("more", i+1))
-	}
 }
 
 // Where outputs weren't held before, every slot is marked, until its standby is where
