@@ -35,6 +35,7 @@ var faults = map[string]string{
 	"M09": "messages in another order after a partial failure",
 	"M10": "CANCEL before CREDIT, the same ID with another amount",
 	"M11": "NAK with delay starves the others; pull goes silent",
+	"M12": "the payee moves, or fails over, in the middle of a transfer",
 	"O01": "oversold between check and decrement",
 	"O02": "a row lock held over a payment blocks other buyers",
 	"O03": "the reserved counter drifts from the reservations",

@@ -90,6 +90,7 @@ func TestDrills(t *testing.T) {
 		{"cdc-slot-lost", "c1", []string{"differ from their owner's"}, []string{"requests", "errors", "declared", "declared_ms", "recovered_ms", "sinks", "copies", "rows_compared", "differences", "orders_looked_for", "orders_not_found", "invariants_ok"}},
 		{"nats-lost", "c2", []string{"sinks copied again"}, []string{"requests", "errors", "copies", "deleted_recovered_ms", "back_recovered_ms", "pending_share_before", "pending_share_meanwhile", "rows_compared", "differences", "orders_looked_for", "orders_not_found", "invariants_ok"}},
 		{"standby-away", "c3", []string{"hasn't detached standby_c3"}, []string{"survivors_requests", "survivors_errors", "detached", "detached_ms", "others_looks", "back_in_sync_ms", "rows_compared", "differences", "orders_looked_for", "orders_not_found", "invariants_ok"}},
+		{"bank", "c1", []string{"I4: credit of transfer", "reconciliation: credit of transfer", "accounts differ"}, []string{"accounts", "transfers_reconciled", "transfers_differ", "steps", "ends", "faults", "faults_not_here", "promotions", "lost_and_done_again", "i3_looks", "postings_read", "postings_checked", "accounts_wrong", "totals", "clearing", "unknown", "rows_compared", "differences", "invariants_ok"}},
 		{"clock-back", "c2", []string{"INVALID_TOKEN"}, []string{"requests", "errors", "logged_in_again", "ids", "ids_twice", "ids_not_leased", "leases_overlapping", "invariants_ok"}},
 	}
 	tried := map[string]bool{}
@@ -121,6 +122,9 @@ func TestDrills(t *testing.T) {
 	}
 	t.Run("unplug a shared Redis", func(t *testing.T) { // which nobody misses: no figure shows it
 		failsWith(t, []string{"past the border, plugged and unplugged: c1/catalog is connected to "}, "unplug", "--cell", "c3", "--short", "--sabotage=redis")
+	})
+	t.Run("bank a credit posted twice", func(t *testing.T) {
+		failsWith(t, []string{"transfers came twice: transfer:", "accounts differ", "totals: "}, "bank", "--short", "--sabotage=twice")
 	})
 	atRest(t)
 	covered(t)

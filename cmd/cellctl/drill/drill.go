@@ -115,7 +115,7 @@ func kinds() []kind {
 		{name: "cdc-slot-lost", cell: "c1", do: cdcSlotLost},
 		{name: "nats-lost", cell: "c2", do: natsLost},
 		{name: "standby-away", cell: "c3", do: standbyAway},
-		{name: "bank", cell: "c1", plant: []string{bank.Early, bank.Twice}, long: true, do: bankDrill},
+		{name: "bank", cell: "c1", plant: []string{bank.Early, bank.Twice}, do: bankDrill},
 	}
 }
 
