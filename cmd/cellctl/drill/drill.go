@@ -100,7 +100,7 @@ const usualLimit = 5 * time.Minute
 // know of them comes from here.
 func kinds() []kind {
 	return []kind{
-		{name: "unplug", cell: "c3", plant: []string{"agent", "redis"}, do: unplug},
+		{name: "unplug", cell: "c3", plant: []string{"agent", "redis"}, limit: 2 * usualLimit, do: unplug},
 		{name: "db-down", cell: "c2", do: dbDown},
 		{name: "instance", cell: "c1", do: instance},
 		{name: "soak", cell: "c1", long: true, limit: soakFor + usualLimit, do: soak},
