@@ -94,13 +94,14 @@ type kind struct {
 	do    func(context.Context, *run) error
 }
 
-const usualLimit = 5 * time.Minute
+// usualLimit is against what hangs: a drill takes one to three minutes.
+const usualLimit = 10 * time.Minute
 
 // kinds are all the drills; what the command line, its help and scripts/drills
 // know of them comes from here.
 func kinds() []kind {
 	return []kind{
-		{name: "unplug", cell: "c3", plant: []string{"agent", "redis"}, limit: 2 * usualLimit, do: unplug},
+		{name: "unplug", cell: "c3", plant: []string{"agent", "redis"}, do: unplug},
 		{name: "db-down", cell: "c2", do: dbDown},
 		{name: "instance", cell: "c1", do: instance},
 		{name: "soak", cell: "c1", long: true, limit: soakFor + usualLimit, do: soak},

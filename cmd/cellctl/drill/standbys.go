@@ -384,7 +384,7 @@ func (c *copies) declared(ctx context.Context, cell string, before int) (l loss,
 
 // dropSlot ends the reader of a cell's slot, and drops it before it's back.
 func (c *copies) dropSlot(ctx context.Context, cell string) error {
-	bad, err := c.wait(ctx, 10*time.Second, func(ctx context.Context) (string, error) {
+	bad, err := c.wait(ctx, 30*time.Second, func(ctx context.Context) (string, error) {
 		db, err := c.db(ctx, cell)
 		if err != nil {
 			return "", err
