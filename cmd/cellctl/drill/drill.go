@@ -174,6 +174,9 @@ func Run(ctx context.Context, name string, o Options) (*Report, error) {
 	if !o.Sabotage { // what a planted fault does to rows is not the question
 		r.rest(ctx)
 	}
+	if r.load != nil {
+		r.report.Figures["sent_late_ms"] = r.load.Late().Milliseconds()
+	}
 	r.report.Pass = len(r.report.Failed) == 0
 	return r.report, nil
 }
