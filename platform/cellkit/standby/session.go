@@ -82,10 +82,30 @@ func prepareSession(ctx context.Context, c *pgx.Conn, cell, name string) error {
 			return err
 		}
 	}
-	if _, err := c.Exec(ctx, "SELECT pg_replication_origin_session_setup($1)", origin); err != nil {
+	if err := takeOrigin(ctx, c, origin); err != nil {
 		return fmt.Errorf("origin %s: %w", origin, err)
 	}
 	return nil
+}
+
+// originWait is how long who had an origin before may take to let go of it.
+const originWait = 10 * time.Second
+
+// takeOrigin makes the session the origin's. The one before has it until the server
+// has noticed that its connection is closed.
+func takeOrigin(ctx context.Context, c *pgx.Conn, origin string) error {
+	ctx, cancel := context.WithTimeout(ctx, originWait)
+	defer cancel()
+	for {
+		_, err := c.Exec(ctx, "SELECT pg_replication_origin_session_setup($1)", origin)
+		var pe *pgconn.PgError
+		if !errors.As(err, &pe) || pe.Code != "55006" {
+			return err
+		}
+		if pause(ctx, 20*time.Millisecond); ctx.Err() != nil {
+			return err // who has it
+		}
+	}
 }
 
 func (s *source) open(ctx context.Context) error {
