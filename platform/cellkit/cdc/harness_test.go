@@ -19,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -245,12 +246,18 @@ func (w *world) write(sql string, args ...any) {
 	w.t.Helper()
 	// Without a service's limits: this machine may stand still for longer.
 	o := pgx.TxOptions{BeginQuery: "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0; SELECT cell.enter(7, 1)"}
-	err := pgx.BeginTxFunc(w.t.Context(), w.db.App, o, func(tx pgx.Tx) error {
-		_, err := tx.Exec(w.t.Context(), sql, args...)
-		return err
-	})
-	if err != nil {
-		w.t.Fatal(err)
+	for try := 1; ; try++ {
+		err := pgx.BeginTxFunc(w.t.Context(), w.db.App, o, func(tx pgx.Tx) error {
+			_, err := tx.Exec(w.t.Context(), sql, args...)
+			return err
+		})
+		if err == nil {
+			return
+		}
+		var unconnected *pgconn.ConnectError // within 2 s: nothing has begun
+		if try == 10 || !errors.As(err, &unconnected) {
+			w.t.Fatal(err)
+		}
 	}
 }
 

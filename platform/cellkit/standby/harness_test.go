@@ -3,6 +3,7 @@ package standby_test
 import (
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 
@@ -167,10 +169,16 @@ func (c *cell) write(slot, epoch int, sql string, args ...any) {
 func (c *cell) tryWrite(ctx context.Context, slot, epoch int, sql string, args ...any) error {
 	// Without a service's limits: this machine may stand still for longer.
 	o := pgx.TxOptions{BeginQuery: fmt.Sprintf("BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0; SELECT cell.enter(%d, %d)", slot, epoch)}
-	return pgx.BeginTxFunc(ctx, c.db.App, o, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, sql, args...)
-		return err
-	})
+	for try := 1; ; try++ {
+		err := pgx.BeginTxFunc(ctx, c.db.App, o, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, sql, args...)
+			return err
+		})
+		var unconnected *pgconn.ConnectError // within 2 s: nothing has begun
+		if try == 10 || !errors.As(err, &unconnected) || ctx.Err() != nil {
+			return err
+		}
+	}
 }
 
 func (c *cell) add(slot, epoch, id int, name string) {
