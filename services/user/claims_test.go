@@ -76,6 +76,9 @@ func TestRegisterIsKnownEverywhere(t *testing.T) {
 	w.live()
 	phone := w.phoneAt("c2", 0)
 	a := w.cells["c1"].register("op-1", phone)
+	for try := 1; try < 100 && a.status == http.StatusAccepted; try++ { // the machine is busy
+		a = w.cells["c1"].register("op-1", phone)
+	}
 	if a.status != http.StatusCreated {
 		t.Fatalf("register = %d %s", a.status, a.body)
 	}
@@ -116,14 +119,14 @@ func (w *world) quiet() bool { return len(w.due()) == 0 }
 
 func waitFor(t testing.TB, cond func() bool) {
 	t.Helper()
-	limit := time.NewTimer(20 * time.Second)
+	limit := time.NewTimer(time.Minute)
 	defer limit.Stop()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for !cond() {
 		select {
 		case <-limit.C:
-			t.Fatal("it did not come true in 20 s")
+			t.Fatal("it did not come true in a minute")
 		case <-tick.C:
 		}
 	}
