@@ -19,7 +19,7 @@ func (s *server) handleStandby(c echo.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(c.Request().Context(), 2*time.Second)
 	defer cancel()
-	all, err := s.copies.Status(ctx)
+	all, err := s.copies.Lately(ctx)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -34,6 +35,13 @@ type Applier struct {
 	o       Options
 	sources map[string]*source
 	metrics applierMetrics
+	lately  atomic.Pointer[looked]
+}
+
+// looked is what a look found.
+type looked struct {
+	all []Status
+	at  time.Time
 }
 
 type applierMetrics struct {
