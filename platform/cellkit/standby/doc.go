@@ -2,7 +2,7 @@
 // per source takes the source's changes (package cdc) into the same tables, so
 // that a slot can be promoted as it stands.
 //
-//	CDC_standby_<cell>              one transaction, up to 2,000 of the source's
+//	CDC_standby_<cell>              one transaction, up to 8,000 of the source's
 //	in the source's NATS   ┌──────────────────────────────────────────────────┐
 //	   │                   │ cell.enter_applier: shared lock on each slot,    │
 //	   └──> cdc.Follower ──│   ascending; then role, owner and epoch          │
