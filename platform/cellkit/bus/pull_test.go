@@ -150,6 +150,20 @@ func TestScenario_M06_NATSIsDisposable(t *testing.T) {
 				t.Fatal(err)
 			}
 		}},
+		{"consumer as it was before, on disk, and server restarted", func(t *testing.T, c1, _ *cell) {
+			js := c1.spy(t).js
+			waitFor(t, "an old consumer", func() error {
+				err := js.DeleteConsumer(t.Context(), bus.Stream("c2"), "toy")
+				if err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+					return err
+				}
+				_, err = js.CreateConsumer(t.Context(), bus.Stream("c2"), jetstream.ConsumerConfig{
+					Durable: "toy", FilterSubject: bus.Subject("c2", "toy", ">"), AckPolicy: jetstream.AckExplicitPolicy,
+				})
+				return err
+			})
+			c1.nats.Restart(t)
+		}},
 		{"server restarted", func(t *testing.T, c1, _ *cell) { c1.nats.Restart(t) }},
 		{"source's store wiped", func(t *testing.T, c1, _ *cell) { c1.nats.WipeStore(t) }},
 		{"destination's store wiped", func(t *testing.T, _, c2 *cell) { c2.nats.WipeStore(t) }},

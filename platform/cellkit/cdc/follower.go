@@ -26,6 +26,7 @@ type FollowerOptions struct {
 	Zone, Sink string
 	Connect    func() (*nats.Conn, error) // to the zone's NATS; called once
 	Position   Position                   // as stored
+	Gather     time.Duration              // how long changes may wait for more, 0 = 20 ms
 	Hold       time.Duration              // how long heartbeats alone may wait to be stored, 0 = 12 s
 
 	// Apply stores changes and the position in one commit. It is called by one
@@ -106,6 +107,9 @@ func NewFollower(o FollowerOptions) *Follower {
 	}
 	if o.Hold > 0 {
 		o.times.hold = o.Hold
+	}
+	if o.Gather > 0 {
+		o.times.gather = o.Gather
 	}
 	o.Log = o.Log.With("source", o.Zone)
 	return &Follower{o: o, status: Status{State: o.Position.State}, wake: make(chan struct{}, 1)}
@@ -203,6 +207,7 @@ func (f *Follower) consume(ctx context.Context, js jetstream.JetStream) (jetstre
 	c, err := js.CreateConsumer(ctx, name, jetstream.ConsumerConfig{
 		Durable: f.o.Sink, DeliverPolicy: jetstream.DeliverAllPolicy, AckPolicy: jetstream.AckExplicitPolicy,
 		AckWait: ackWait, MaxDeliver: -1, MaxAckPending: -1,
+		MemoryStorage: true, // it is made anew in each session
 	})
 	if err != nil {
 		return nil, err

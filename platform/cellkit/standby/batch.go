@@ -26,6 +26,7 @@ type batch struct {
 	states    map[int]*slotState
 	round     round
 	dirty     map[int]*slotState
+	touched   bool // what this cell is to some slot, or a copy's state, is another
 	next      stored
 	at        time.Time
 	ended     bool // a copy's end is in it

@@ -54,6 +54,7 @@ func (b *batch) follow(ctx context.Context, c *cdc.Change, r cdc.Row) error {
 		if err := b.flush(ctx); err != nil {
 			return err
 		}
+		b.touched = true
 		var empty string
 		if err := b.conn.QueryRow(ctx, "SELECT cell.follow_slot($1, $2, $3, $4, nullif($5, $7), nullif($6, $7))::text",
 			b.s.zone, o.slot, o.epoch, o.owner, o.standby, o.incoming, "").Scan(&empty); err != nil {

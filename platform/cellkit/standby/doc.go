@@ -10,7 +10,8 @@
 //	            │          │ what became of copies: cell.standby_slots        │
 //	   "copy these slots"  │ the position: cell.watermarks                    │
 //	            │          └──────────────────────────────────────────────────┘
-//	   look, each second: slots that cell.slots says are to be here, and aren't
+//	   look: slots that cell.slots says are to be here, and aren't: each second
+//	   while there are any, each five seconds and after each change else
 //
 // The applier's session fires no triggers (the rows are stamped, the outbox is
 // noted where it's owned) and has a replication origin, so that the cell's own

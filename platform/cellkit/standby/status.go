@@ -171,11 +171,11 @@ func (s *source) finish(st *Status) {
 	}
 }
 
-// Lately is Status as it was a second ago at most: the applier looks by itself each
-// second, and every owner asks as often. Its figures age with it.
+// Lately is Status as the applier found it at its last look, some seconds ago at
+// most: every owner asks each second. Its figures age with it.
 func (a *Applier) Lately(ctx context.Context) ([]Status, error) {
 	l := a.lately.Load()
-	if l == nil || time.Since(l.at) > time.Second {
+	if l == nil || time.Since(l.at) > 6*a.o.look {
 		return a.Status(ctx)
 	}
 	out := slices.Clone(l.all)

@@ -207,6 +207,7 @@ func (b *batch) finish(ctx context.Context) error {
 	if b.after.State == cdc.Unknown && (b.session.stored.State != cdc.Unknown || !b.begun) {
 		// What comes next isn't the continuation: no copy can be relied on from here.
 		reason := b.s.gapReason()
+		b.touched = true
 		if _, err := b.conn.Exec(ctx, `UPDATE cell.standby_slots SET state = 'stopped', reason = $2, copy = '', copy_end = NULL, since = clock_timestamp()
 			WHERE source = $1 AND state <> 'stopped'`, b.s.zone, reason); err != nil {
 			return err
@@ -230,6 +231,7 @@ func (b *batch) writeStates(ctx context.Context) error {
 	if len(b.dirty) == 0 {
 		return nil
 	}
+	b.touched = true
 	var slots []int
 	var epochs []int64
 	var states, reasons, copies []string
@@ -261,6 +263,7 @@ func (b *batch) writeStates(ctx context.Context) error {
 // settle finds the slots whose copy has ended before a place that the stream has
 // passed: from here on they are what the owner has, at the watermark.
 func (b *batch) settle(ctx context.Context) error {
+	b.touched = true
 	_, err := b.conn.Exec(ctx, `
 		UPDATE cell.standby_slots p SET state = 'in_sync', reason = '', copy_end = NULL, tries = 0, since = clock_timestamp()
 		WHERE p.source = $1 AND p.state = 'copying' AND p.covered AND p.copy_end <= $2::text::pg_lsn`, b.s.zone, b.after.LSN.String())

@@ -53,7 +53,7 @@ func (s StandbySource) Has(slot routing.Slot, epoch routing.Epoch) bool {
 	return found && s.InSyncSlots[i][2] == int64(epoch)
 }
 
-// StandbyLately is Standby as it was a second ago at most: it costs the agent
+// StandbyLately is Standby as it was some seconds ago at most: it costs the agent
 // nothing, and is to be shown, not to be decided by.
 func (c *Client) StandbyLately(ctx context.Context) (Standbys, error) {
 	var out Standbys
