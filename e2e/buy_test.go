@@ -36,7 +36,7 @@ func TestBuyAndTransfer(t *testing.T) {
 			if cell := seen.header.Get("X-Cell"); cell != c.buyer {
 				t.Errorf("X-Cell %q, want the home %q", cell, c.buyer)
 			}
-			eventually(t, 30e9, "the seller is paid", func() (bool, string) {
+			eventually(t, patience, "the seller is paid", func() (bool, string) {
 				a := seller.do(t, "GET", "/wallet", "", nil)
 				return a.num("balances.0.available") == 3000, a.String()
 			})

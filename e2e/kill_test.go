@@ -25,7 +25,7 @@ func process(t testing.TB, name string) *local.Process {
 
 func restart(t testing.TB, name string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	if err := sys.Restart(ctx, name); err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestScenario_W11_DependenciesAway(t *testing.T) {
 			}
 		}
 	})
-	gone, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	gone, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := process(t, "global/catalog-writer").Wait(gone); err != nil { // it answers what it has begun
 		t.Fatal(err)

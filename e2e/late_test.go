@@ -39,7 +39,7 @@ func TestScenario_W11_DependenciesLate(t *testing.T) {
 	global := []string{"control", "idgen", "catalog-writer", "search"}
 	stores := []string{"idgen-postgres", "nats", "postgres", "redis"}
 	t.Cleanup(func() { // whatever happened
-		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()
 		for _, kind := range append(stores, kinds...) {
 			for _, name := range parts[kind] {
@@ -83,7 +83,7 @@ func TestScenario_W11_DependenciesLate(t *testing.T) {
 // startLate ends all, starts the first, and a while later the last.
 func startLate(t *testing.T, first, last []string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), late()+2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), late()+5*time.Minute)
 	defer cancel()
 	if err := sys.StopAll(ctx, first...); err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func passes(t *testing.T, buyer *shopper, sku string) {
 	buyer.login(t, "c1") // tokens last ten minutes
 	key := fresh("late")
 	var a answer
-	eventually(t, 100*time.Second, "a first order", func() (bool, string) {
+	eventually(t, 65*time.Second+patience, "a first order", func() (bool, string) {
 		a = buyer.do(t, "POST", "/orders", key, items(sku, 1))
 		return a.status == http.StatusCreated || a.status == http.StatusAccepted, fmt.Sprint(a)
 	})

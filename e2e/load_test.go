@@ -46,10 +46,11 @@ func openMarket(t testing.TB, cells ...string) market {
 }
 
 // startLoad runs one shopper per home and gateway, each sending its next request
-// when the last is answered, with a short pause, for at most two minutes.
+// when the last is answered, with a short pause, for at most as long as their tokens
+// last.
 func startLoad(t testing.TB, m market, homes ...string) *load {
 	t.Helper()
-	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, stop := context.WithTimeout(t.Context(), 9*time.Minute)
 	l := &load{stop: stop, done: map[string]int{}, failed: map[string][]string{}}
 	for _, home := range homes {
 		for range 2 {
@@ -133,7 +134,7 @@ func (l *load) served(home string) int {
 func (l *load) goesOn(t testing.TB, home string, n int) {
 	t.Helper()
 	from := l.served(home)
-	eventually(t, 60*time.Second, fmt.Sprintf("%d more answers for %s", n, home), func() (bool, string) {
+	eventually(t, 2*time.Minute, fmt.Sprintf("%d more answers for %s", n, home), func() (bool, string) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		last := "no failure"

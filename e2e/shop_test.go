@@ -163,7 +163,7 @@ func register(t testing.TB, cell string) *shopper {
 
 func (u *shopper) operation(t testing.TB, url string) {
 	t.Helper()
-	eventually(t, 30*time.Second, "the registration ends", func() (bool, string) {
+	eventually(t, patience, "the registration ends", func() (bool, string) {
 		a, err := send(t.Context(), "GET", url, "", "", nil)
 		return err == nil && a.str("state") == "DONE", a.String()
 	})
@@ -172,7 +172,7 @@ func (u *shopper) operation(t testing.TB, url string) {
 // login asks at a gateway; the copy of a new phone may take a moment to arrive.
 func (u *shopper) login(t testing.TB, cell string) {
 	t.Helper()
-	eventually(t, 20*time.Second, "login at "+cell, func() (bool, string) {
+	eventually(t, patience, "login at "+cell, func() (bool, string) {
 		a, err := send(t.Context(), "POST", gateway(t, cell)+"/api/v1/sessions", "", "", map[string]any{"phone": u.phone, "password": password})
 		if err != nil {
 			return false, err.Error()
@@ -188,7 +188,7 @@ func (u *shopper) login(t testing.TB, cell string) {
 func patiently(t testing.TB, ask func() (answer, error)) answer {
 	t.Helper()
 	var a answer
-	eventually(t, 100*time.Second, "IDs to be had", func() (bool, string) {
+	eventually(t, 65*time.Second+patience, "IDs to be had", func() (bool, string) {
 		var err error
 		if a, err = ask(); err != nil {
 			t.Fatal(err)
@@ -243,7 +243,7 @@ func (u *shopper) sell(t testing.TB, price, stock int64) string {
 	sku := p.str("skus.0.id")
 	u.want(t, http.StatusOK, "PUT", "/seller/stock/"+sku, fresh("stock"), map[string]any{"add": stock})
 	for _, c := range sys.Cells { // the copies follow
-		eventually(t, 20*time.Second, "the product in "+c.Name, func() (bool, string) {
+		eventually(t, patience, "the product in "+c.Name, func() (bool, string) {
 			a, err := send(t.Context(), "GET", c.Gateway+"/api/v1/products/"+p.str("id"), "", "", nil)
 			return err == nil && a.status == http.StatusOK, a.String()
 		})
@@ -259,7 +259,7 @@ func items(sku string, quantity int) map[string]any {
 func (u *shopper) order(t testing.TB, number string, states ...string) answer {
 	t.Helper()
 	var a answer
-	eventually(t, 30*time.Second, "order "+number+" becomes "+strings.Join(states, " or "), func() (bool, string) {
+	eventually(t, patience, "order "+number+" becomes "+strings.Join(states, " or "), func() (bool, string) {
 		a = u.do(t, "GET", "/orders/"+number, "", nil)
 		for _, s := range states {
 			if a.str("state") == s {
@@ -275,7 +275,7 @@ func (u *shopper) order(t testing.TB, number string, states ...string) answer {
 func (u *shopper) transfer(t testing.TB, id string, states ...string) answer {
 	t.Helper()
 	var a answer
-	eventually(t, 30*time.Second, "transfer "+id+" becomes "+strings.Join(states, " or "), func() (bool, string) {
+	eventually(t, patience, "transfer "+id+" becomes "+strings.Join(states, " or "), func() (bool, string) {
 		a = u.do(t, "GET", "/transfers/"+id, "", nil)
 		for _, s := range states {
 			if a.str("state") == s {
@@ -286,6 +286,10 @@ func (u *shopper) transfer(t testing.TB, id string, states ...string) answer {
 	})
 	return a
 }
+
+// patience is the usual limit of a wait: messages are sent again after up to half a
+// minute, and the machine may do other things as well.
+const patience = 75 * time.Second
 
 // eventually waits for a condition with a limit; the text says what was seen last.
 func eventually(t testing.TB, limit time.Duration, what string, cond func() (bool, string)) {
@@ -309,7 +313,7 @@ func eventually(t testing.TB, limit time.Duration, what string, cond func() (boo
 // atRest waits until no cell has an open message, then checks every invariant.
 func atRest(t testing.TB) {
 	t.Helper()
-	eventually(t, 90*time.Second, "all cells at rest", func() (bool, string) {
+	eventually(t, 2*time.Minute, "all cells at rest", func() (bool, string) {
 		for cell, a := range sys.agents {
 			s, err := a.Status(t.Context())
 			if err != nil {

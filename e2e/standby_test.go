@@ -13,7 +13,7 @@ import (
 // compare all of them with their owners.
 func covered(t testing.TB) {
 	t.Helper()
-	eventually(t, time.Minute, "every slot has a standby in sync", func() (bool, string) {
+	eventually(t, 2*time.Minute, "every slot has a standby in sync", func() (bool, string) {
 		for cell, a := range sys.agents {
 			own, err := a.Status(t.Context())
 			if err != nil {

@@ -57,12 +57,70 @@ func mustCellctl(t testing.TB, args ...string) string {
 // linkIs waits until c1's agent says so of its link to c3.
 func linkIs(t testing.TB, cell, peer string, up bool) {
 	t.Helper()
-	eventually(t, 10*time.Second, "the link from "+cell+" to "+peer, func() (bool, string) {
+	eventually(t, patience, "the link from "+cell+" to "+peer, func() (bool, string) {
 		s, err := sys.agents[cell].Status(t.Context())
 		if err != nil {
 			return false, err.Error()
 		}
 		return s.Links[peer].Up == up, s.Links[peer].Reason
+	})
+}
+
+// cutOff unplugs c3. Its user is refused at c1: within a second, or little more,
+// while nobody knows; at once when that is known. A machine that does other things
+// as well may take longer once, so that what took too long is measured again, twice
+// at most.
+func cutOff(t *testing.T, victim *shopper) {
+	t.Helper()
+	for try := 1; ; try++ {
+		mustCellctl(t, "unplug", "c3")
+		cut := time.Now()
+		victim.via = "c1"
+		first := victim.refused(t)
+		linkIs(t, "c1", "c3", false)
+		known := time.Since(cut)
+		// Beside each refusal an answer that waits for nobody, as the machine is now.
+		var took, plain []time.Duration
+		for range 21 {
+			took = append(took, victim.refused(t).took)
+			a := victim.want(t, http.StatusOK, "GET", "/categories", "", nil)
+			plain = append(plain, a.took)
+		}
+		slices.Sort(took)
+		slices.Sort(plain)
+		half := max(50*time.Millisecond, 3*plain[10])
+		if first.took <= 1500*time.Millisecond && known <= 3*time.Second && took[10] <= half {
+			return
+		}
+		say := t.Logf
+		if try == 3 {
+			say = t.Fatalf
+		}
+		say("cut %d of 3: before the breaker knew, the answer took %s, 1.5 s are allowed; known down after %s, 3 s are; then half of the refusals took over %s, %s are",
+			try, first.took, known, took[10], half)
+		mustCellctl(t, "plug", "c3")
+		linkIs(t, "c1", "c3", true)
+		victim.served(t, "c1")
+	}
+}
+
+// refused is what c3's user is answered while c3 is cut off.
+func (u *shopper) refused(t *testing.T) answer {
+	t.Helper()
+	a := u.do(t, "GET", "/wallet", "", nil)
+	if a.status != 503 || a.code() != "CELL_UNREACHABLE" || a.str("cell") != "c3" || a.header.Get("Retry-After") == "" {
+		t.Fatalf("c3's user at c1 = %s (Retry-After %q), want 503 CELL_UNREACHABLE of c3", a, a.header.Get("Retry-After"))
+	}
+	return a
+}
+
+// served waits until another cell's gateway has noticed that the home is back.
+func (u *shopper) served(t *testing.T, via string) {
+	t.Helper()
+	u.via = via
+	eventually(t, patience, u.home+"'s user is served at "+via+" again", func() (bool, string) {
+		a := u.do(t, "GET", "/wallet", "", nil)
+		return a.status == http.StatusOK, a.String()
 	})
 }
 
@@ -81,33 +139,8 @@ func TestUnplug(t *testing.T) {
 		l.goesOn(t, home, 20)
 	}
 
-	mustCellctl(t, "unplug", "c3")
 	t.Cleanup(func() { cellctl(t, "plug", "c3") })
-	cut := time.Now()
-	victim.via = "c1"
-	first := victim.do(t, "GET", "/wallet", "", nil)
-	if first.status != 503 || first.code() != "CELL_UNREACHABLE" || first.str("cell") != "c3" || first.header.Get("Retry-After") == "" {
-		t.Errorf("c3's user at c1 = %s (Retry-After %q), want 503 CELL_UNREACHABLE of c3", first, first.header.Get("Retry-After"))
-	}
-	if first.took > 1500*time.Millisecond {
-		t.Errorf("before the breaker knew, the answer took %s", first.took)
-	}
-	linkIs(t, "c1", "c3", false)
-	if known := time.Since(cut); known > 3*time.Second {
-		t.Errorf("known down after %s", known)
-	}
-	var took []time.Duration
-	for range 21 {
-		a := victim.do(t, "GET", "/wallet", "", nil)
-		if a.status != 503 || a.code() != "CELL_UNREACHABLE" {
-			t.Fatalf("c3's user at c1 = %s", a)
-		}
-		took = append(took, a.took)
-	}
-	slices.Sort(took)
-	if took[10] > 50*time.Millisecond {
-		t.Errorf("once known, half of the refusals took over %s, want at most 50 ms", took[10])
-	}
+	cutOff(t, victim)
 
 	// inside c3 life goes on
 	victim.via = "c3"
@@ -134,7 +167,7 @@ func TestUnplug(t *testing.T) {
 	var stuckList []struct {
 		ID string `json:"id"`
 	}
-	eventually(t, 40*time.Second, "the transfer is listed as stuck", func() (bool, string) {
+	eventually(t, patience, "the transfer is listed as stuck", func() (bool, string) {
 		out, _ := cellctl(t, "transfer", "-o", "json")
 		_ = json.Unmarshal([]byte(out), &stuckList)
 		for _, s := range stuckList {
@@ -155,7 +188,7 @@ func TestUnplug(t *testing.T) {
 	}
 	l.end()
 	l.unharmed(t, "c1", "c2", "c4")
-	victim.via = "c2"
+	victim.served(t, "c2")
 	if got := victim.available(t); got != 5170 {
 		t.Errorf("c3's user has %d, want 5170", got)
 	}

@@ -58,15 +58,15 @@ func TestCPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	end := time.Now().Add(20 * time.Second)
+	end := time.Now().Add(time.Minute)
 	for {
 		after, err := s.CPU() // costs some itself
 		if err != nil || time.Now().After(end) {
 			t.Fatalf("%s before, %s after: %v", before, after, err)
 		}
 		if d := after - before; d >= 50*time.Millisecond {
-			if d > time.Minute {
-				t.Errorf("%s in at most 20 s", d)
+			if d > 3*time.Minute { // on more than one core
+				t.Errorf("%s in at most a minute", d)
 			}
 			return
 		}

@@ -108,12 +108,13 @@ func (l *layout) service(zone, n int, name string, env map[string]string) Proces
 	prefix := strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 	all := map[string]string{
 		"CELL": cell, "CELLS": l.cells(), prefix + "_INTERNAL_ADDR": internal,
-		"AGENT_URL":  "http://" + l.addr(zone, portAgent),
-		"LINK_ADDR":  l.addr(zone, portLink),
-		"NATS_URL":   "nats://" + l.addr(zone, portNATS),
-		"ROUTE_DIR":  filepath.Join(l.data, cell, "route"),
-		"ROUTE_KEY":  l.pubkey,
-		"GOMAXPROCS": "2", "GOGC": "50",
+		"AGENT_URL": "http://" + l.addr(zone, portAgent),
+		"LINK_ADDR": l.addr(zone, portLink),
+		"NATS_URL":  "nats://" + l.addr(zone, portNATS),
+		"ROUTE_DIR": filepath.Join(l.data, cell, "route"),
+		"ROUTE_KEY": l.pubkey,
+		// Many programs share the machine: looking for work on a second processor costs a quarter of their CPU.
+		"GOMAXPROCS": "1", "GOGC": "100",
 	}
 	if zone > 0 {
 		all["REDIS_ADDR"] = l.addr(zone, portRedis)
@@ -285,7 +286,7 @@ func (l *layout) stores(programs programs) []Process {
 			Name: cell + "/nats", Zone: cell, Argv: []string{l.o.Bin, "nats"}, Dir: l.dir,
 			Env: map[string]string{
 				"CELL": cell, "NATS_ADDR": l.addr(zone, portNATS), "NATS_DIR": filepath.Join(l.data, cell, "nats"),
-				"GOMAXPROCS": "2", "GOGC": "50",
+				"GOMAXPROCS": "1", "GOGC": "100",
 			},
 			Ready: "tcp://" + l.addr(zone, portNATS),
 		})

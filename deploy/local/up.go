@@ -352,7 +352,7 @@ func (s *State) seed(ctx context.Context, o Options) error {
 		return nil
 	}
 	o.Log("seeding through the public API")
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 8*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, o.Bin, "seed")
 	var cells []string

@@ -30,6 +30,19 @@ const (
 	applyPairs = 5
 )
 
+// applySlots are the tables that it is measured with: every how manieth slot one
+// cell stands by for another, and in how many pairs.
+var applySlots = []struct {
+	name         string
+	every, pairs int
+	goal         string
+	reached      func(float64) bool
+	about        string
+}{
+	{"apply", 12, applyPairs, ">= 1.0", func(r float64) bool { return r >= 1 }, "the 1,366 slots that one of four cells stands by for another"},
+	{"apply/every-slot", 1, 3, shown, nil, "all 16,384 slots, each transaction of another one: the most there can be, two cells after a failover"},
+}
+
 // apply measures how fast a standby gets through single-row transactions: by our
 // applier from the stream, rows and watermark in one commit, and by Postgres' own
 // subscription, between the same two servers, in turn. A demo's servers are used
@@ -42,28 +55,36 @@ func apply(ctx context.Context, log io.Writer) ([]row, error) {
 			return nil, cellkit.Usage{Err: fmt.Errorf("CELLMART_BENCH_ROWS is %q, not a number of rows", v)}
 		}
 	}
-	return withDemo(ctx, log, func(d demo) ([]row, error) {
-		a, err := openApply(ctx, d, rows)
+	var out []row
+	for _, with := range applySlots {
+		got, err := withDemo(ctx, log, func(d demo) ([]row, error) {
+			a, err := openApply(ctx, d, rows, with.every)
+			if err != nil {
+				return nil, err
+			}
+			defer a.close(context.WithoutCancel(ctx))
+			var ours, native []float64
+			for n := range with.pairs {
+				theirs, err := a.native.round(ctx)
+				if err != nil {
+					return nil, fmt.Errorf("subscription: %w", err)
+				}
+				took, err := a.round(ctx)
+				if err != nil {
+					return nil, fmt.Errorf("applier: %w", err)
+				}
+				ours, native = append(ours, float64(rows)/took.Seconds()), append(native, float64(rows)/theirs.Seconds())
+				fmt.Fprintf(log, "bench: %s: pair %d: %.0f transactions a second, the subscription %.0f\n", with.name, n+1, ours[n], native[n])
+			}
+			return []row{compare(with.name, "tx/s", median(ours), median(native), with.goal, with.reached,
+				fmt.Sprintf("%d single-row transactions of another cell's, of %s; median of %d pairs in turn; ours: from the stream into the fenced table, with keys and policies, the watermark in the rows' commit, each commit flushed; baseline: a subscription between the same two servers into a plain table with the same columns and keys, from its slot, commits not flushed (its default)", rows, with.about, with.pairs))}, nil
+		})
 		if err != nil {
 			return nil, err
 		}
-		defer a.close(context.WithoutCancel(ctx))
-		var ours, native []float64
-		for n := range applyPairs {
-			theirs, err := a.native.round(ctx)
-			if err != nil {
-				return nil, fmt.Errorf("subscription: %w", err)
-			}
-			took, err := a.round(ctx)
-			if err != nil {
-				return nil, fmt.Errorf("applier: %w", err)
-			}
-			ours, native = append(ours, float64(rows)/took.Seconds()), append(native, float64(rows)/theirs.Seconds())
-			fmt.Fprintf(log, "bench: apply: pair %d: %.0f transactions a second, the subscription %.0f\n", n+1, ours[n], native[n])
-		}
-		return []row{compare("apply", "tx/s", median(ours), median(native), ">= 1.0", func(r float64) bool { return r >= 1 },
-			fmt.Sprintf("%d single-row transactions of another cell's, median of %d pairs in turn; ours: from the stream into the fenced table, with keys and policies, the watermark in the rows' commit, each commit flushed; baseline: a subscription between the same two servers into a plain table with the same columns and keys, from its slot, commits not flushed (its default)", rows, applyPairs))}, nil
-	})
+		out = append(out, got...)
+	}
+	return out, nil
 }
 
 // applySide is one kind of table on two servers: the one that is written, and the
@@ -72,6 +93,7 @@ type applySide struct {
 	from, to *pgx.Conn
 	table    string
 	rows     int
+	every    int   // manieth slot is written to
 	last     int64 // written so far
 	next     func(ctx context.Context) error
 	start    func(ctx context.Context) (stop func(), err error)
@@ -98,7 +120,7 @@ func (s *applySide) round(ctx context.Context) (time.Duration, error) {
 			return 0, errors.New("not through in 10 minutes")
 		}
 		time.Sleep(10 * time.Millisecond)
-		if err := s.to.QueryRow(ctx, "SELECT EXISTS (SELECT FROM "+s.table+" WHERE slot = $1 AND user_id = $2)", s.last%16384, s.last).Scan(&there); err != nil {
+		if err := s.to.QueryRow(ctx, "SELECT EXISTS (SELECT FROM "+s.table+" WHERE slot = $1 AND user_id = $2)", slotOfRow(s.last, s.every), s.last).Scan(&there); err != nil {
 			return 0, err
 		}
 	}
@@ -125,7 +147,7 @@ type applyBench struct {
 	nc      *nats.Conn
 }
 
-func openApply(ctx context.Context, d demo, rows int) (*applyBench, error) {
+func openApply(ctx context.Context, d demo, rows, every int) (*applyBench, error) {
 	var names []string
 	for _, p := range d.state.Processes {
 		if p.Name != "c1/postgres" && p.Name != "c2/postgres" && p.Name != "c1/nats" {
@@ -136,26 +158,31 @@ func openApply(ctx context.Context, d demo, rows int) (*applyBench, error) {
 		return nil, err
 	}
 	b := &applyBench{}
-	if err := b.openNative(ctx, d, rows); err != nil {
+	if err := b.openNative(ctx, d, rows, every); err != nil {
 		return nil, err
 	}
-	return b, b.openOurs(ctx, d, rows)
+	return b, b.openOurs(ctx, d, rows, every)
 }
 
 const applyTable = "orders.cart_items"
 
+// slotsOf says how many slots every how manieth is.
+func slotsOf(every int) int { return (16383 + every) / every }
+
+func slotOfRow(n int64, every int) int64 { return n % int64(slotsOf(every)) * int64(every) }
+
 // filling is a procedure that commits each row by itself, at any speed.
-func filling(table string) string {
+func filling(table string, every int) string {
 	return `CREATE PROCEDURE bench_fill(first bigint, last bigint) LANGUAGE plpgsql AS $$ BEGIN
 		FOR i IN first .. last LOOP
-			INSERT INTO ` + table + ` (slot, epoch, rev, user_id, sku, quantity) VALUES (i % 16384, 1, 1, i, 16384 + i, 1 + i % 9);
+			INSERT INTO ` + table + ` (slot, epoch, rev, user_id, sku, quantity) VALUES (i % ` + strconv.Itoa(slotsOf(every)) + ` * ` + strconv.Itoa(every) + `, 1, 1, i, 16384 + i, 1 + i % 9);
 			COMMIT;
 		END LOOP; END $$;
 		SET synchronous_commit = off; SET session_replication_role = replica`
 }
 
-func (b *applyBench) openNative(ctx context.Context, d demo, rows int) error {
-	n := &applySide{table: "cart_items", rows: rows}
+func (b *applyBench) openNative(ctx context.Context, d demo, rows, every int) error {
+	n := &applySide{table: "cart_items", rows: rows, every: every}
 	b.native = n
 	ddl := `CREATE TABLE cart_items (slot int NOT NULL, epoch bigint NOT NULL, rev bigint NOT NULL, user_id bigint NOT NULL, sku bigint NOT NULL,
 		quantity bigint NOT NULL CHECK (quantity BETWEEN 0 AND 99), added_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (slot, user_id, sku))`
@@ -176,7 +203,7 @@ func (b *applyBench) openNative(ctx context.Context, d demo, rows int) error {
 		c *pgx.Conn
 		q string
 	}{
-		{n.from, filling(n.table)}, {n.from, "CREATE PUBLICATION bench FOR TABLE cart_items"},
+		{n.from, filling(n.table, every)}, {n.from, "CREATE PUBLICATION bench FOR TABLE cart_items"},
 		{n.from, "SELECT pg_create_logical_replication_slot('bench_native', 'pgoutput')"},
 		{n.to, "CREATE SUBSCRIPTION bench CONNECTION '" + source + "' PUBLICATION bench WITH (create_slot = false, slot_name = 'bench_native', enabled = false, copy_data = false)"},
 	} {
@@ -199,8 +226,8 @@ func (b *applyBench) openNative(ctx context.Context, d demo, rows int) error {
 	return nil
 }
 
-func (b *applyBench) openOurs(ctx context.Context, d demo, rows int) error {
-	b.table, b.rows = applyTable, rows
+func (b *applyBench) openOurs(ctx context.Context, d demo, rows, every int) error {
+	b.table, b.rows, b.every = applyTable, rows, every
 	for i, cell := range []string{"c1", "c2"} {
 		if err := migrateBench(ctx, d, i); err != nil {
 			return err
@@ -215,7 +242,7 @@ func (b *applyBench) openOurs(ctx context.Context, d demo, rows int) error {
 			b.to = c
 		}
 		if _, err := c.Exec(ctx, `INSERT INTO cell.slots (slot, epoch, owner, standby, role)
-			SELECT n, 1, 'c1', 'c2', CASE $1 WHEN 'c1' THEN 'owner' ELSE 'standby' END FROM generate_series(0, 16383) n`, cell); err != nil {
+			SELECT n * $2::int, 1, 'c1', 'c2', CASE $1 WHEN 'c1' THEN 'owner' ELSE 'standby' END FROM generate_series(0, $3::int - 1) n`, cell, every, slotsOf(every)); err != nil {
 			return err
 		}
 		pool, err := pg.Open(ctx, roleDSN(d.state.Cells[i].PG, "bench_apply", pg.RoleAgent, d.state.Secrets.Agent), cell, slog.New(slog.DiscardHandler))
@@ -224,7 +251,7 @@ func (b *applyBench) openOurs(ctx context.Context, d demo, rows int) error {
 		}
 		b.pools = append(b.pools, pool)
 	}
-	if _, err := b.from.Exec(ctx, filling(b.table)); err != nil {
+	if _, err := b.from.Exec(ctx, filling(b.table, every)); err != nil {
 		return err
 	}
 	relay := cdc.NewRelay(cdc.Options{
@@ -255,7 +282,7 @@ func (b *applyBench) openOurs(ctx context.Context, d demo, rows int) error {
 		return err
 	}
 	defer stop()
-	for n, begun := 0, time.Now(); n < 16384; time.Sleep(50 * time.Millisecond) {
+	for n, begun := 0, time.Now(); n < slotsOf(every); time.Sleep(50 * time.Millisecond) {
 		if time.Since(begun) > time.Minute {
 			return fmt.Errorf("%d slots are in sync after a minute", n)
 		}

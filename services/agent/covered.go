@@ -59,7 +59,7 @@ func newCover(c Config, k *keeper) *cover {
 	for zone := range c.Peers {
 		if zone != Global {
 			way := &http.Transport{DialContext: dialer.DialContext(zone, "agent"), MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}
-			v.ask[zone] = (&agentapi.Client{BaseURL: "http://" + zone, HTTP: &http.Client{Transport: way}}).Standby
+			v.ask[zone] = (&agentapi.Client{BaseURL: "http://" + zone, HTTP: &http.Client{Transport: way}}).StandbyLately
 		}
 	}
 	return v

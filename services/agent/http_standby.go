@@ -19,7 +19,11 @@ func (s *server) handleStandby(c echo.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(c.Request().Context(), 2*time.Second)
 	defer cancel()
-	all, err := s.copies.Status(ctx)
+	look := s.copies.Status
+	if c.QueryParam("lately") == "1" {
+		look = s.copies.Lately
+	}
+	all, err := look(ctx)
 	if err != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ func until(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(20 * time.Second); !cond(); <-tick.C {
+	for end := time.Now().Add(time.Minute); !cond(); <-tick.C {
 		if time.Now().After(end) {
 			t.Fatalf("waited in vain: %s", what)
 		}
@@ -178,7 +178,7 @@ func natsAt(t *testing.T, port int, mute bool) *natsd.Server {
 		t.Fatal(err)
 	}
 	go s.Start()
-	if !s.ReadyForConnections(10 * time.Second) {
+	if !s.ReadyForConnections(time.Minute) {
 		t.Fatal("nats-server is not ready")
 	}
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })

@@ -250,11 +250,18 @@ func TestFollowOverHTTP(t *testing.T) {
 	f.heard = func() { heard <- struct{}{} }
 	stop := start(t, f)
 	<-heard
-	begun := time.Now()
-	p := w.mustCreate(t, alice, "k", newProduct("A pen", 100))
-	<-heard
-	if took := time.Since(begun); took > look {
-		t.Errorf("a change took %v to arrive: the poll was not woken", took)
+	var p catalogapi.Product
+	best := time.Hour // a busy machine adds its own: one that is in time is enough
+	for i := 0; i < 5 && best > look; i++ {
+		begun := time.Now()
+		p = w.mustCreate(t, alice, fmt.Sprint("k", i), newProduct("A pen", 100))
+		for at := int64(0); at < p.Version; at = f.at.Load().version {
+			<-heard
+		}
+		best = min(best, time.Since(begun))
+	}
+	if best > look {
+		t.Errorf("a change took %v to arrive at best: the poll was not woken", best)
 	}
 	if got, err := f.store.product(t.Context(), p.ID); err != nil || !cmp.Equal(got, p) {
 		t.Errorf("in the copy: %v %s", err, cmp.Diff(p, got))

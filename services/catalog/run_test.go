@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"example.com/cellmart/platform/cellkit"
 	"example.com/cellmart/platform/cellkit/web"
@@ -51,7 +50,7 @@ func TestColdStartWithEverythingDown(t *testing.T) {
 			ctx, stop := context.WithCancel(context.Background())
 			ended := make(chan error, 1)
 			go func() { ended <- tc.run(ctx, p) }()
-			waitFor(t, 20*time.Second, func() error {
+			waitFor(t, func() error {
 				select {
 				case err := <-ended:
 					t.Fatalf("ended: %v", err)
@@ -59,7 +58,7 @@ func TestColdStartWithEverythingDown(t *testing.T) {
 				}
 				return status(ctx, "GET", "http://"+internal+"/livez", 200)
 			})
-			waitFor(t, 20*time.Second, func() error { return status(ctx, tc.method, "http://"+addr+tc.path, tc.status) })
+			waitFor(t, func() error { return status(ctx, tc.method, "http://"+addr+tc.path, tc.status) })
 			if err := status(ctx, "GET", "http://"+internal+"/readyz", 503); err != nil {
 				t.Error(err)
 			}

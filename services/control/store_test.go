@@ -284,7 +284,7 @@ func TestAnotherInstancePublishes(t *testing.T) {
 }
 
 func waitTable(s *service, after int64) (*routing.Table, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	b, err := s.route(ctx, after)
 	if err != nil {

@@ -257,11 +257,11 @@ func TestTransferWithoutThePayersCell(t *testing.T) {
 		return func() bool { a := ask(at); return a.status == 200 && a.header.Get(call.HeaderCell) == cell }
 	}
 	for _, at := range []string{"c1", "c2", "c3"} {
-		waitFor(t, time.Minute, "the payer's home answers at "+at, from(at, "c1"))
+		waitFor(t, "the payer's home answers at "+at, from(at, "c1"))
 	}
 	setFault(t, w.cells["c1"].border, link.Everyone, link.Fault{CutOut: true, CutIn: true})
 	for _, at := range []string{"c2", "c3"} {
-		waitFor(t, time.Minute, "the payee's home answers at "+at, from(at, "c2"))
+		waitFor(t, "the payee's home answers at "+at, from(at, "c2"))
 		calls := w.cells["c2"].services.calls()
 		if got := calls[len(calls)-1].Header.Get(call.HeaderSlot); got != payee.Slot().String() {
 			t.Errorf("%s: asked for slot %s, want the payee's, %s", at, got, payee.Slot())

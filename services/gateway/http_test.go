@@ -246,7 +246,7 @@ func TestProductsAreWrittenInTheGlobalZone(t *testing.T) {
 	if a := post(); a.status != 503 || a.problem.Cell != routing.Global {
 		t.Errorf("just cut: %d %+v", a.status, a.problem)
 	}
-	waitFor(t, 3*time.Second, "the link is known to be down", func() bool { return !c1.border.Status()[routing.Global].Up })
+	waitFor(t, "the link is known to be down", func() bool { return !c1.border.Status()[routing.Global].Up })
 	post().want(t, 503, "CATALOG_WRITER_DOWN", "c1")
 	do(t, c1.public, "GET", "/api/v1/products", "").want(t, 200, "", "c1")
 }
@@ -277,15 +277,19 @@ func TestSearchIsInTheGlobalZone(t *testing.T) {
 		return true
 	})
 	do(t, c1.public, "GET", "/api/v1/search", "").want(t, 503, "SEARCH_UNAVAILABLE", "c1")
-	waitFor(t, 5*time.Second, "the breaker is open", func() bool { open, _ := c1.gateway.search.breaker.Open(); return open })
-	start := time.Now()
-	do(t, c1.public, "GET", "/api/v1/search", "").want(t, 503, "SEARCH_UNAVAILABLE", "c1")
-	if took := time.Since(start); took > 500*time.Millisecond {
-		t.Errorf("with the breaker open the refusal took %s", took)
+	waitFor(t, "the breaker is open", func() bool { open, _ := c1.gateway.search.breaker.Open(); return open })
+	best := time.Hour // a busy machine adds its own: one that is in time is enough
+	for range 5 {
+		a := do(t, c1.public, "GET", "/api/v1/search", "")
+		a.want(t, 503, "SEARCH_UNAVAILABLE", "c1")
+		best = min(best, a.took)
+	}
+	if best > 500*time.Millisecond {
+		t.Errorf("with the breaker open the refusal took %s at best", best)
 	}
 	do(t, c1.public, "GET", "/api/v1/products", "").want(t, 200, "", "c1")
 	w.search.answers(nil)
-	waitFor(t, 5*time.Second, "search answers again", func() bool { return do(t, c1.public, "GET", "/api/v1/search", "").status == 200 })
+	waitFor(t, "search answers again", func() bool { return do(t, c1.public, "GET", "/api/v1/search", "").status == 200 })
 }
 
 func TestHomePage(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -119,8 +118,8 @@ func TestNewUsersGoWhereTheyAreTaken(t *testing.T) {
 	t.Run("the group's cell can't be reached", func(t *testing.T) {
 		group := w.groupIn("c3")
 		setFault(t, c3.border, link.Everyone, link.Fault{CutOut: true, CutIn: true})
-		waitFor(t, 5*time.Second, "c1 knows", func() bool { up, _ := c1.gateway.linkUp("c3"); return !up })
-		waitFor(t, 5*time.Second, "c2 knows", func() bool { up, _ := c2.gateway.linkUp("c3"); return !up })
+		waitFor(t, "c1 knows", func() bool { up, _ := c1.gateway.linkUp("c3"); return !up })
+		waitFor(t, "c2 knows", func() bool { up, _ := c2.gateway.linkUp("c3"); return !up })
 		register(c1, group).want(t, 200, "", "c1")
 		register(c2, group).want(t, 200, "", "c1") // c2 is closed, c3 away
 	})

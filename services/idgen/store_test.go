@@ -21,11 +21,13 @@ import (
 )
 
 // bench is a service on a database of its own, as the application's role, with
-// a clock that stands still.
+// a clock that stands still, or runs.
 type bench struct {
 	*pgtest.DB
-	now time.Time
-	app string
+	now  time.Time
+	runs bool
+	off  time.Duration // of the clock that runs
+	app  string
 }
 
 func setup(t testing.TB) *bench {
@@ -43,6 +45,15 @@ func setup(t testing.TB) *bench {
 	return b
 }
 
+// time is what the tests' clocks show: where they run, they stay in step with the
+// database's own however long the machine stands still between two leases.
+func (b *bench) time() time.Time {
+	if b.runs {
+		return time.Now().Add(b.off)
+	}
+	return b.now
+}
+
 // service is a new process of idgen.
 func (b *bench) service(t testing.TB) *service {
 	t.Helper()
@@ -52,8 +63,8 @@ func (b *bench) service(t testing.TB) *service {
 	}
 	t.Cleanup(pool.Close)
 	s := newService(&store{pool: pool}, slog.New(slog.DiscardHandler))
-	s.clock = func() time.Time { return b.now }
-	s.store.databaseClock = func(time.Time) time.Time { return b.now }
+	s.clock = b.time
+	s.store.databaseClock = func(time.Time) time.Time { return b.time() }
 	return s
 }
 

@@ -158,7 +158,7 @@ type due struct {
 
 func (s store) dueHolds(ctx context.Context, limit int) ([]due, error) {
 	rows, err := s.pool.Query(ctx, `SELECT h.slot, c.epoch, h.id, h.order_id FROM inventory.holds h
-		JOIN cell.owned c ON c.slot = h.slot AND c.active
+		CROSS JOIN LATERAL (SELECT epoch FROM cell.owned w WHERE w.slot = h.slot AND w.active OFFSET 0) c
 		WHERE h.state = 'HELD' AND h.expires_at < now() ORDER BY h.expires_at LIMIT $1`, limit)
 	if err != nil {
 		return nil, err

@@ -168,7 +168,7 @@ func TestScenario_O06_CartAfterADecline(t *testing.T) {
 // rest waits until the background deliveries have nothing left.
 func (w *world) rest() {
 	w.t.Helper()
-	end := time.NewTimer(20 * time.Second)
+	end := time.NewTimer(time.Minute)
 	defer end.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()

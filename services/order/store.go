@@ -215,7 +215,7 @@ type overdue struct {
 
 func (s store) overdue(ctx context.Context, limit int) ([]overdue, error) {
 	rows, err := s.pool.Query(ctx, `SELECT o.slot, c.epoch, o.id FROM orders.orders o
-		JOIN cell.owned c ON c.slot = o.slot AND c.active
+		CROSS JOIN LATERAL (SELECT epoch FROM cell.owned w WHERE w.slot = o.slot AND w.active OFFSET 0) c
 		WHERE o.state = 'PENDING' AND o.deadline < now() ORDER BY o.deadline LIMIT $1`, limit)
 	if err != nil {
 		return nil, err

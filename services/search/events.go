@@ -17,6 +17,11 @@ import (
 	"example.com/cellmart/services/search/searchapi"
 )
 
+// gather is how long a change may wait for more. Each batch is a segment of the
+// index, and segments are merged for ever after: at 80 requests a second, batches
+// of 20 ms cost 15 % of two cores.
+const gather = 500 * time.Millisecond
+
 // heartbeat is how often a quiet zone says that it is there, about.
 const heartbeat = 5 * time.Second
 
@@ -71,7 +76,7 @@ func (s *sources) start(ctx context.Context, following *sync.WaitGroup, zone str
 		return err
 	}
 	f := cdc.NewFollower(cdc.FollowerOptions{
-		Zone: zone, Sink: searchapi.Sink, Position: at, Log: s.log,
+		Zone: zone, Sink: searchapi.Sink, Position: at, Gather: gather, Log: s.log,
 		Connect: func() (*nats.Conn, error) {
 			if zone == s.own {
 				return bus.Connect(s.natsURL, "search", s.log)

@@ -76,6 +76,9 @@ func TestRegisterIsKnownEverywhere(t *testing.T) {
 	w.live()
 	phone := w.phoneAt("c2", 0)
 	a := w.cells["c1"].register("op-1", phone)
+	for try := 1; try < 100 && a.status == http.StatusAccepted; try++ { // the machine is busy
+		a = w.cells["c1"].register("op-1", phone)
+	}
 	if a.status != http.StatusCreated {
 		t.Fatalf("register = %d %s", a.status, a.body)
 	}

@@ -180,7 +180,7 @@ type openClaim struct {
 // asked about.
 func (s *store) unasked(ctx context.Context, ageSeconds float64, limit int) ([]openClaim, error) {
 	rows, err := s.pool.Query(ctx, `SELECT c.slot, s.epoch, c.phone_mac FROM users.claims c
-		JOIN cell.owned s ON s.slot = c.slot AND s.active
+		CROSS JOIN LATERAL (SELECT epoch FROM cell.owned w WHERE w.slot = c.slot AND w.active OFFSET 0) s
 		WHERE c.state = 'PENDING' AND c.asked_at IS NULL AND c.created_at < now() - make_interval(secs => $1)
 		ORDER BY c.created_at LIMIT $2`, ageSeconds, limit)
 	if err != nil {

@@ -202,7 +202,7 @@ func (r *run) beginInSync(ctx context.Context, c *copies, doors func(home int) [
 	if err := r.begin(ctx, r.rate(), doors); err != nil {
 		return err
 	}
-	bad, err := c.wait(ctx, recovered, c.behind)
+	bad, err := c.wait(ctx, 3*recovered, c.behind) // no promise yet: a drill before may have left much to copy
 	if err == nil && bad != "" {
 		err = errors.New("before anything is broken: " + bad)
 	}

@@ -97,7 +97,8 @@ type kind struct {
 	do    func(context.Context, *run) error
 }
 
-const usualLimit = 5 * time.Minute
+// usualLimit is against what hangs: a drill takes one to three minutes.
+const usualLimit = 10 * time.Minute
 
 // kinds are all the drills; what the command line, its help and scripts/drills
 // know of them comes from here.
@@ -177,6 +178,9 @@ func Run(ctx context.Context, name string, o Options) (*Report, error) {
 	if !o.Sabotage { // what a planted fault does to rows is not the question
 		r.rest(ctx)
 	}
+	if r.load != nil {
+		r.report.Figures["sent_late_ms"] = r.load.Late().Milliseconds()
+	}
 	r.report.Pass = len(r.report.Failed) == 0
 	return r.report, nil
 }
@@ -206,7 +210,11 @@ func (r *run) begin(ctx context.Context, rate float64, doors func(home int) []in
 	if r.load, err = load.Prepare(ctx, o); err != nil {
 		return err
 	}
-	// What the preparation left to do (messages, search's copies) isn't the drill's.
+	// A demo that has only just come up is busy with its standbys' first copies; and what
+	// the preparation left to do (messages, search's copies) isn't the drill's.
+	if err := r.copied(ctx, 2*time.Minute); err != nil {
+		return err
+	}
 	if err := r.settled(ctx, time.Second, 30*time.Second); err != nil {
 		return err
 	}
@@ -319,6 +327,27 @@ func (r *run) settled(ctx context.Context, least, most time.Duration) error {
 			}
 		}
 		if calm || pause(limited, 250*time.Millisecond) != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// copied waits, at most that long, until every slot that is to have a standby has it
+// in sync.
+func (r *run) copied(ctx context.Context, most time.Duration) error {
+	limited, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	for said := false; ; said = true {
+		left := 0
+		for _, a := range r.Agents {
+			if s, err := a.Status(limited); err == nil && s.Cover != nil {
+				left += s.Cover.Uncovered - s.Cover.None
+			}
+		}
+		if left > 0 && !said {
+			r.Log("waiting until the standbys of %d slots are in sync", left)
+		}
+		if left == 0 || pause(limited, time.Second) != nil {
 			return ctx.Err()
 		}
 	}

@@ -37,7 +37,7 @@ func ideal() ([]load.Sample, spans) {
 	return all, s
 }
 
-func judged(all []load.Sample, s spans) *Report {
+func judged(all []load.Sample, s ...spans) *Report {
 	r := &run{
 		Options: Options{Cell: "c3"}, homes: []string{"c1", "c2", "c3", "c4"}, broken: 2, load: &load.Load{},
 		report: &Report{Figures: map[string]any{}},
@@ -56,7 +56,7 @@ func TestLitmus(t *testing.T) {
 	for name, want := range map[string]any{
 		"survivors_requests": 1320, "survivors_errors": 0, "survivors_p99_before_ms": 10.0, "survivors_p99_during_ms": 10.0,
 		"survivors_p99_ratio": 1.0, "survivors_p99_first_2s_ms": 10.0, "victims_requests": 240, "victims_served": 40, "victims_refused": 200,
-		"victims_users_share": 0.25, "victims_requests_share": 0.25,
+		"victims_users_share": 0.25, "victims_requests_share": 0.25, "cell_requests_share": 0.25,
 	} {
 		if got := r.Figures[name]; got != want {
 			t.Errorf("%s = %v, want %v", name, got, want)
@@ -123,6 +123,57 @@ func TestMedianOfWindows(t *testing.T) {
 	}
 	if r := judged(all, s); r.Figures["survivors_p99_ratio"] != 1.0 {
 		t.Errorf("ratio %v with one noisy window of three, want 1", r.Figures["survivors_p99_ratio"])
+	}
+}
+
+// Of two measurements the second one's p99 decides, the first one's is shown, and
+// errors of either count.
+func TestMeasuredTwice(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		slow []int // measurements in which the cut slows a survivor
+		fail string
+	}{
+		"noise in the first": {[]int{0}, ""},
+		"slower in both":     {[]int{0, 1}, "1.30 times; 1.25 is allowed"},
+	} {
+		all, s := ideal()
+		s.unplugged = []span{{12 * time.Second, 17 * time.Second}}
+		both := []spans{s, {plugged: s.plugged, unplugged: []span{{17 * time.Second, 22 * time.Second}}}}
+		for i := range all {
+			for _, n := range tc.slow {
+				if all[i].Home == 1 && within(both[n].unplugged, all[i].At) {
+					all[i].Took = 13 * ms
+				}
+			}
+		}
+		r := judged(all, both...)
+		if got := strings.Join(r.Failed, "\n"); (got == "") != (tc.fail == "") || !strings.Contains(got, tc.fail) {
+			t.Errorf("%s: failed %q, want %q in it", name, got, tc.fail)
+		}
+		if r.Figures["survivors_p99_ratio_first_measured"] != 1.3 {
+			t.Errorf("%s: the first is not shown: %v", name, r.Figures)
+		}
+		all[12*4*20].OK = false // of the first cell, at second 12
+		if got := strings.Join(judged(all, both...).Failed, "\n"); !strings.Contains(got, "1 of 1320 survivors' requests failed") {
+			t.Errorf("%s: an error in the first measurement: failed %q", name, got)
+		}
+	}
+}
+
+// How many of a window's requests need a home is chance: what counts is that the
+// cut-off cell's were refused, and no others.
+func TestUnevenWindow(t *testing.T) {
+	t.Parallel()
+	all, s := ideal()
+	for i := range all {
+		if x := &all[i]; x.Home == 2 && x.At >= 12*time.Second && i%12 < 8 { // most of its requests need none
+			x.Kind, x.OK, x.Status = load.Browse, true, 200
+		}
+	}
+	r := judged(all, s)
+	if share := r.Figures["victims_requests_share"].(float64); len(r.Failed) > 0 || share > 0.2 || share != r.Figures["cell_requests_share"] {
+		t.Errorf("share %v, failed %v", share, r.Failed)
 	}
 }
 

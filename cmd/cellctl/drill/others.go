@@ -245,7 +245,7 @@ func soak(ctx context.Context, r *run) error {
 			return fmt.Errorf("measuring: %w", err)
 		}
 		seen = append(seen, parts)
-		if r.load.Now() >= end {
+		if killed && r.load.Now() >= end { // a look may take longer than the rest
 			break
 		}
 		if !killed && r.load.Now() >= end-last/2 {

@@ -171,6 +171,7 @@ func (r *run) shown(ctx context.Context, cut time.Time) error {
 	if err := pause(ctx, 2*time.Second); err != nil {
 		return err
 	}
+	since := time.Since(cut).Milliseconds() // when asked: the answer may take a while
 	now, err := r.Control.Acks(ctx, 0, 0)
 	if err != nil {
 		return err
@@ -179,7 +180,6 @@ func (r *run) shown(ctx context.Context, cut time.Time) error {
 		if z.Zone != r.Cell {
 			continue
 		}
-		since := time.Since(cut).Milliseconds()
 		if z.AgeMS != nil {
 			r.report.Figures["cut_off_age_ms"] = *z.AgeMS
 		}

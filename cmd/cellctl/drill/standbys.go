@@ -12,8 +12,9 @@ import (
 )
 
 // awayBound is what a standby's stream may take in this drill. A running cell's is
-// larger by far.
-const awayBound = 64 << 10
+// larger by far: what takes its changes must keep up with the load within it, or its
+// copy begins again and again.
+const awayBound = 256 << 10
 
 // standbyAway cuts a cell off until what waits for its standby is past its bound.
 // That standby alone is detached, and says so; all others stay in sync. Plugged in
@@ -384,7 +385,7 @@ func (c *copies) declared(ctx context.Context, cell string, before int) (l loss,
 
 // dropSlot ends the reader of a cell's slot, and drops it before it's back.
 func (c *copies) dropSlot(ctx context.Context, cell string) error {
-	bad, err := c.wait(ctx, 10*time.Second, func(ctx context.Context) (string, error) {
+	bad, err := c.wait(ctx, 30*time.Second, func(ctx context.Context) (string, error) {
 		db, err := c.db(ctx, cell)
 		if err != nil {
 			return "", err

@@ -102,6 +102,7 @@ type Load struct {
 	samples []Sample
 	errors  map[int][]string // of each home, the first
 	again   int              // log-ins because a token wasn't taken any more
+	late    time.Duration    // the latest that one was sent after its time
 	orders  []bought         // that were answered
 }
 
@@ -168,6 +169,9 @@ func (l *Load) Run(ctx context.Context) {
 			return
 		}
 		s := plan.next()
+		l.mu.Lock()
+		l.late = max(l.late, time.Since(l.start)-at)
+		l.mu.Unlock()
 		select {
 		case l.flying <- struct{}{}:
 		default:
@@ -213,6 +217,14 @@ func (l *Load) LoggedIn() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.again
+}
+
+// Late is how long after its time a request was sent at worst: how long the machine
+// gave this process no CPU, whatever became of the system.
+func (l *Load) Late() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.late
 }
 
 var errCrowded = errors.New("not sent: too many requests are unanswered")

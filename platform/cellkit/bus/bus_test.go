@@ -3,7 +3,6 @@ package bus_test
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"example.com/cellmart/platform/cellkit/bus"
 	"example.com/cellmart/platform/cellkit/pg"
@@ -20,7 +19,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 	c1.send(t, 7, half+7, "a") // other cell
 	c1.send(t, 7, 8, "b")      // same cell, other slot
-	waitFor(t, 20*time.Second, "both requests and replies", func() error {
+	waitFor(t, "both requests and replies", func() error {
 		return errors.Join(once(t, c1.db, "8 do b", "7 done a", "7 done b"), once(t, c2.db, "8199 do a"), settled(t, c1, c2))
 	})
 }
@@ -39,7 +38,7 @@ func TestNATSComesLate(t *testing.T) {
 	check := traffic(t, c1, c2, "a", 3, &sum)
 	c1.nats.Start(t)
 	c2.nats.Start(t)
-	waitFor(t, 30*time.Second, "everything", check)
+	waitFor(t, "everything", check)
 }
 
 // The dispatcher hears of a commit at once, not at its next look.
@@ -52,7 +51,7 @@ func TestPoke(t *testing.T) {
 	start(t, c2.dispatcher().Run)
 	s := c1.spy(t)
 	s.stream(t, "c2")
-	waitFor(t, 10*time.Second, "the consumer", func() error { _, err := s.js.Consumer(t.Context(), bus.Stream("c1"), "toy"); return err })
+	waitFor(t, "the consumer", func() error { _, err := s.js.Consumer(t.Context(), bus.Stream("c1"), "toy"); return err })
 	poked, err := s.nc.SubscribeSync(bus.PokeSubject)
 	if err != nil {
 		t.Fatal(err)
@@ -67,12 +66,12 @@ func TestPoke(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := poked.NextMsg(5 * time.Second); err != nil {
+	if _, err := poked.NextMsg(patience); err != nil {
 		t.Errorf("no poke after the commit: %v", err)
 	}
 	want(t, con.Deliver(t.Context(), request(half, 1, "b")), bus.Handled)
-	if _, err := poked.NextMsg(5 * time.Second); err != nil {
+	if _, err := poked.NextMsg(patience); err != nil {
 		t.Errorf("no poke after a reply was written: %v", err)
 	}
-	s.has(t, 10*time.Second, "c2", "do.it:a", bus.ReplyID(half, "do.it:b"))
+	s.has(t, "c2", "do.it:a", bus.ReplyID(half, "do.it:b"))
 }

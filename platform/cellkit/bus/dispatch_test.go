@@ -70,13 +70,13 @@ func (s spy) messages(ctx context.Context, cell string) (map[string]int, error) 
 // stream waits for the stream to a cell.
 func (s spy) stream(t testing.TB, cell string) {
 	t.Helper()
-	waitFor(t, 10*time.Second, "the stream", func() error { _, err := s.js.Stream(t.Context(), bus.Stream(cell)); return err })
+	waitFor(t, "the stream", func() error { _, err := s.js.Stream(t.Context(), bus.Stream(cell)); return err })
 }
 
 // has waits until each of ids is stored for a cell.
-func (s spy) has(t testing.TB, limit time.Duration, cell string, ids ...string) {
+func (s spy) has(t testing.TB, cell string, ids ...string) {
 	t.Helper()
-	waitFor(t, limit, "messages for "+cell, func() error {
+	waitFor(t, "messages for "+cell, func() error {
 		got, err := s.messages(t.Context(), cell)
 		for _, id := range ids {
 			if got[id] == 0 {
@@ -103,13 +103,13 @@ func TestScenario_M03_LateCommit(t *testing.T) {
 		}
 		c1.send(t, slot, half, fmt.Sprint("later", i))
 	}
-	s.has(t, 10*time.Second, "c2", "do.it:later0", "do.it:later1", "do.it:later2", "do.it:later3", "do.it:later4")
+	s.has(t, "c2", "do.it:later0", "do.it:later1", "do.it:later2", "do.it:later3", "do.it:later4")
 	for _, i := range []int{3, 0, 4, 1, 2} {
 		if err := late[i].Commit(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s.has(t, 10*time.Second, "c2", "do.it:early0", "do.it:early1", "do.it:early2", "do.it:early3", "do.it:early4")
+	s.has(t, "c2", "do.it:early0", "do.it:early1", "do.it:early2", "do.it:early3", "do.it:early4")
 }
 
 // The stream's memory of message ids may be wrong in every way: only the inbox
@@ -128,7 +128,7 @@ func TestScenario_M04_StreamDedupeIsNotReliedOn(t *testing.T) {
 			t.Fatal(err)
 		}
 		want(t, c1.consumer().Deliver(t.Context(), request(half, 1, "a")), bus.Handled)
-		s.has(t, 15*time.Second, "c2", bus.ReplyID(half, "do.it:a"))
+		s.has(t, "c2", bus.ReplyID(half, "do.it:a"))
 		stop()
 	})
 	t.Run("it lets one in twice", func(t *testing.T) {
@@ -140,7 +140,7 @@ func TestScenario_M04_StreamDedupeIsNotReliedOn(t *testing.T) {
 		for range 5 {
 			c1.publish(t, "c2", bus.Encode(request(1, half, "a")))
 		}
-		waitFor(t, 10*time.Second, "all five", func() error {
+		waitFor(t, "all five", func() error {
 			if got, err := c1.spy(t).messages(t.Context(), "c2"); err != nil || len(got) > 0 {
 				return fmt.Errorf("left: %v, %v", got, err)
 			}
@@ -156,8 +156,8 @@ func TestScenario_M04_StreamDedupeIsNotReliedOn(t *testing.T) {
 		want(t, con.Deliver(t.Context(), request(1, half, "a")), bus.Handled)
 		id := bus.ReplyID(1, "do.it:a")
 		for range 3 { // faster than any window forgets
-			s.has(t, 10*time.Second, "c1", id)
-			waitFor(t, 5*time.Second, "the note's end", func() error { return settled(t, c2) })
+			s.has(t, "c1", id)
+			waitFor(t, "the note's end", func() error { return settled(t, c2) })
 			stream, err := s.js.Stream(t.Context(), bus.Stream("c1"))
 			if err != nil {
 				t.Fatal(err)
@@ -167,7 +167,7 @@ func TestScenario_M04_StreamDedupeIsNotReliedOn(t *testing.T) {
 			}
 			want(t, con.Deliver(t.Context(), request(1, half, "a")), bus.Duplicate)
 		}
-		s.has(t, 10*time.Second, "c1", id)
+		s.has(t, "c1", id)
 		_ = c1
 	})
 }
@@ -198,9 +198,9 @@ func TestScenario_M05_OneBadPublish(t *testing.T) {
 	c1.send(t, 1, 2, "y")
 	start(t, c1.dispatcher().Run)
 	s := c1.spy(t)
-	s.has(t, 10*time.Second, "c2", "do.it:z")
-	s.has(t, 10*time.Second, "c1", "do.it:y")
-	waitFor(t, 10*time.Second, "the bad ones' second attempt", func() error {
+	s.has(t, "c2", "do.it:z")
+	s.has(t, "c1", "do.it:y")
+	waitFor(t, "the bad ones' second attempt", func() error {
 		for _, r := range bustest.Due(t, c1.db.Super) {
 			if r.Attempt < 2 {
 				return fmt.Errorf("%s is at attempt %d", r.ID, r.Attempt)
@@ -239,8 +239,8 @@ func TestScenario_M07_UpdatesNameTheStateTheySaw(t *testing.T) {
 	})
 	c1.send(t, 1, half, "a")
 	start(t, d.Run)
-	s.has(t, 10*time.Second, "c2", "do.it:a")
-	waitFor(t, 10*time.Second, "the reply twice", func() error {
+	s.has(t, "c2", "do.it:a")
+	waitFor(t, "the reply twice", func() error {
 		got, err := s.messages(ctx, "c2")
 		if id := bus.ReplyID(half, "do.it:reply"); got[id] < 2 {
 			return errors.Join(err, fmt.Errorf("sent %d times", got[id]))
@@ -275,7 +275,7 @@ func TestScenario_O09_NothingLeavesBeforeCommit(t *testing.T) {
 			t.Fatal(err)
 		}
 		c1.send(t, 2, half, "beside-"+tt.key) // sent while the other is open
-		s.has(t, 10*time.Second, "c2", "do.it:beside-"+tt.key)
+		s.has(t, "c2", "do.it:beside-"+tt.key)
 		if got, err := s.messages(ctx, "c2"); err != nil || got["do.it:"+tt.key] > 0 {
 			t.Errorf("before COMMIT: stored %v, %v", got, err)
 		}
@@ -283,9 +283,9 @@ func TestScenario_O09_NothingLeavesBeforeCommit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.has(t, 10*time.Second, "c2", "do.it:kept")
+	s.has(t, "c2", "do.it:kept")
 	c1.send(t, 1, half, "after")
-	s.has(t, 10*time.Second, "c2", "do.it:after")
+	s.has(t, "c2", "do.it:after")
 	if got, err := s.messages(ctx, "c2"); err != nil || got["do.it:undone"] > 0 {
 		t.Errorf("after the rollback: stored %v, %v", got, err)
 	}
@@ -315,8 +315,8 @@ func TestScenario_O14_CommitWithoutPublish(t *testing.T) {
 				stop()
 			}
 			start(t, c1.dispatcher().Run)
-			s.has(t, 10*time.Second, "c2", "do.it:a")
-			waitFor(t, 10*time.Second, "the second attempt", func() error { // it is open, so it goes out again
+			s.has(t, "c2", "do.it:a")
+			waitFor(t, "the second attempt", func() error { // it is open, so it goes out again
 				if got, err := s.messages(t.Context(), "c2"); err != nil || got["do.it:a"] < 2 {
 					return fmt.Errorf("stored %v, %v", got, err)
 				}
@@ -336,18 +336,22 @@ func TestTwoDispatchers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// A second copy is no fault by itself: what isn't settled within 2 s of its claim is due again. A claim of what isn't due is one.
+	exec(t, c1, `CREATE TABLE public.early (id text, attempt int, left_ms float8);
+		CREATE FUNCTION public.early() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
+			INSERT INTO public.early VALUES (old.id, new.attempts, 1000 * extract(epoch FROM old.due - clock_timestamp())); RETURN NULL; END $$;
+		CREATE TRIGGER early AFTER UPDATE ON cell.relay FOR EACH ROW WHEN (new.attempts > old.attempts AND old.due > clock_timestamp())
+			EXECUTE FUNCTION public.early()`)
 	for range 2 {
 		start(t, c1.dispatcher().Run)
 	}
-	waitFor(t, 20*time.Second, "all sent", func() error { return settled(t, c1) })
+	waitFor(t, "all sent", func() error { return settled(t, c1) })
 	got, err := c1.spy(t).messages(t.Context(), "c2")
 	if err != nil || len(got) != n {
-		t.Fatalf("%d messages stored (%v), want %d", len(got), err, n)
+		t.Errorf("%d messages stored (%v), want %d", len(got), err, n)
 	}
-	for id, times := range got {
-		if times != 1 {
-			t.Errorf("%s was sent %d times", id, times)
-		}
+	if n := count(t, c1.db, "public.early"); n != 0 {
+		t.Errorf("%d notes were claimed while the other dispatcher had them", n)
 	}
 }
 
@@ -371,13 +375,13 @@ func TestWhatLeaves(t *testing.T) {
 			s.stream(t, "c2")
 			if tt.name != "lease over" {
 				exec(t, c1, "BEGIN; SELECT cell.enter(3, 1); INSERT INTO cell.outbox (slot, id, to_slot, service, kind, key, body, reply_to) VALUES (3, 'other', 9000, 'toy', 'x', 'x', '{}', 'x'); COMMIT")
-				s.has(t, 10*time.Second, "c2", "other")
+				s.has(t, "c2", "other")
 			}
 			if got, err := s.messages(t.Context(), "c2"); err != nil || got["do.it:a"] > 0 {
 				t.Errorf("stored %v, %v, want nothing of slot 1", got, err)
 			}
 			exec(t, c1, tt.after)
-			s.has(t, 10*time.Second, "c2", "do.it:a")
+			s.has(t, "c2", "do.it:a")
 			stop()
 		})
 	}
@@ -387,7 +391,7 @@ func TestWhatLeaves(t *testing.T) {
 		c1.send(t, 1, half, "a")
 		exec(t, c1, "UPDATE cell.relay SET due = now() + interval '3 days'") // made before the clock was set back
 		start(t, c1.dispatcher().Run)
-		c1.spy(t).has(t, 10*time.Second, "c2", "do.it:a")
+		c1.spy(t).has(t, "c2", "do.it:a")
 	})
 }
 
@@ -405,10 +409,10 @@ func TestFullStream(t *testing.T) {
 	}
 	c1.send(t, 1, half, "full")
 	c1.send(t, 1, 2, "other")
-	s.has(t, 10*time.Second, "c1", "do.it:other")
+	s.has(t, "c1", "do.it:other")
 	// What has no room waits as long as what has no answer: thousands of them, tried each second, would hold up the others.
 	// (Looked at a while after the claim, which the answer to the publish may have changed.)
-	waitFor(t, 10*time.Second, "an attempt that leaves time", func() error {
+	waitFor(t, "an attempt that leaves time", func() error {
 		var attempts int
 		var wait float64
 		err := c1.db.Super.QueryRow(t.Context(), "SELECT attempts, extract(epoch FROM due - clock_timestamp())::float8 FROM cell.relay WHERE id = 'do.it:full'").Scan(&attempts, &wait)
@@ -424,7 +428,7 @@ func TestFullStream(t *testing.T) {
 	if err := stream.Purge(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.has(t, 10*time.Second, "c2", "do.it:full")
+	s.has(t, "c2", "do.it:full")
 }
 
 func exec(t testing.TB, c *cell, sql string) {
@@ -438,18 +442,16 @@ func exec(t testing.TB, c *cell, sql string) {
 // often it is sent; replies aren't.
 func TestRequestsAreCountedOnce(t *testing.T) {
 	t.Parallel()
-	c1, c2 := newCells(t)
+	c1, _ := newCells(t)
 	d := c1.counting(func(m bus.Message) bool { return m.Key != "follows" })
 	start(t, d.Run)
-	start(t, c2.dispatcher().Run)
-	start(t, c2.consumer().Run)
 	c1.send(t, 1, 2, "own")
 	c1.send(t, 1, half, "begins")
 	c1.send(t, 1, half, "follows")
 	want(t, c1.consumer().Deliver(t.Context(), request(half, 1, "asked")), bus.Handled) // so a reply goes out
-	c1.spy(t).has(t, 10*time.Second, "c2", bus.ReplyID(half, "do.it:asked"))
+	c1.spy(t).has(t, "c2", bus.ReplyID(half, "do.it:asked"))
 	s := c1.spy(t)
-	waitFor(t, 20*time.Second, "a second attempt of what stays in c1", func() error {
+	waitFor(t, "a second attempt of what stays in c1", func() error {
 		got, err := s.messages(t.Context(), "c1")
 		if err == nil && got["do.it:own"] < 2 {
 			err = fmt.Errorf("sent %d times", got["do.it:own"])
@@ -491,7 +493,7 @@ func TestStreamsAreMadeForNewCellsOnly(t *testing.T) {
 			}
 		}
 	}
-	waitFor(t, 10*time.Second, "both streams are asked for", func() error {
+	waitFor(t, "both streams are asked for", func() error {
 		if a, b := updates(); a+b > 0 {
 			return errors.New("still asking")
 		}
@@ -500,9 +502,9 @@ func TestStreamsAreMadeForNewCellsOnly(t *testing.T) {
 	for v := range int64(20) {
 		c1.table.Store(tableOf(t, v+2, nil))
 		c1.send(t, 1, half, fmt.Sprint("v", v)) // the dispatcher runs meanwhile
-		s.has(t, 10*time.Second, "c2", fmt.Sprint("do.it:v", v))
+		s.has(t, "c2", fmt.Sprint("do.it:v", v))
 	}
-	looks := 1 + int(time.Since(begun)/(10*time.Second)) // and the one each 10 s
+	looks := 4 + int(time.Since(begun)/(10*time.Second)) // and the one each 10 s; a slow server is asked again
 	if a, b := updates(); a > looks || b > looks {
 		t.Errorf("20 tables with the same cells bring streams up %d and %d times, want at most %d", a, b, looks)
 	}

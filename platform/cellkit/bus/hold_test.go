@@ -77,7 +77,7 @@ func TestHeldMessages(t *testing.T) {
 	if err := c1.db.Super.QueryRow(t.Context(), "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").Scan(&at); err != nil {
 		t.Fatal(err)
 	}
-	s.has(t, 30*time.Second, "c2", "do.it:early")
+	s.has(t, "c2", "do.it:early")
 	first := g.next(t)
 	if first.ID != "do.it:final" || first.Slot != 1 || first.Epoch != 1 || first.Standby != "c2" || first.Incoming != "" || first.Incarnation == "" {
 		t.Errorf("held %+v", first)
@@ -98,7 +98,7 @@ func TestHeldMessages(t *testing.T) {
 		g.leave <- []bus.Held{back}
 		g.ready <- struct{}{}
 	}
-	s.has(t, 30*time.Second, "c2", "do.it:final")
+	s.has(t, "c2", "do.it:final")
 	exec(t, c1, "UPDATE cell.slots SET epoch = 2 WHERE slot = 1")
 	exec(t, c1, "UPDATE cell.slots SET incoming = 'c4', gates = true WHERE slot = 1")
 	waitFor(t, 10*time.Second, "who is incoming anew doesn't gate", func() error {

@@ -54,7 +54,8 @@ func (s *source) run(ctx context.Context) {
 // ensure makes the consumer or brings it up to date. MaxAckPending has no
 // bound: messages that wait for their delayed second try count as pending, and
 // must not keep the others out (S-M11); the batch and the workers bound what is
-// in work.
+// in work. Who it has gone from, with its server, makes it again: what isn't
+// acknowledged comes once more.
 func (s *source) ensure(ctx context.Context) (jetstream.Consumer, error) {
 	if !s.nc.IsConnected() {
 		return nil, nats.ErrDisconnected
@@ -62,14 +63,20 @@ func (s *source) ensure(ctx context.Context) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	s.last = time.Now()
-	return s.js.CreateOrUpdateConsumer(ctx, Stream(s.c.o.Cell), jetstream.ConsumerConfig{
+	cons, err := s.js.CreateOrUpdateConsumer(ctx, Stream(s.c.o.Cell), jetstream.ConsumerConfig{
 		Durable:       s.c.o.Service,
 		FilterSubject: Subject(s.c.o.Cell, s.c.o.Service, ">"),
 		AckPolicy:     jetstream.AckExplicitPolicy,
 		AckWait:       s.c.timing.ackWait,
 		MaxDeliver:    -1,
 		MaxAckPending: -1,
+		MemoryStorage: true, // a file for each would be written anew all the time
 	})
+	var api *jetstream.APIError
+	if errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeConsumerCreate { // one is there that can't become this one
+		err = errors.Join(err, s.js.DeleteConsumer(ctx, Stream(s.c.o.Cell), s.c.o.Service))
+	}
+	return cons, err
 }
 
 // pull handles what comes until something is wrong with the consumer.

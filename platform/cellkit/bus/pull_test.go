@@ -59,8 +59,8 @@ func TestScenario_M01_CrashBeforeAck(t *testing.T) {
 	})
 	start(t, con.Run)
 	var sum [2][]string
-	waitFor(t, 30*time.Second, "all done once", traffic(t, c1, c2, "a", 10, &sum))
-	waitFor(t, 10*time.Second, "every lost ack's copy", func() error {
+	waitFor(t, "all done once", traffic(t, c1, c2, "a", 10, &sum))
+	waitFor(t, "every lost ack's copy", func() error {
 		got, err := c1.spy(t).messages(t.Context(), "c2")
 		if len(got) > 0 {
 			return fmt.Errorf("%d messages left", len(got))
@@ -92,20 +92,20 @@ func TestScenario_M11_NakWithDelayStarvesNobody(t *testing.T) {
 			})
 			exec(t, c1, fmt.Sprintf(`BEGIN; SELECT cell.enter(1, 1); INSERT INTO cell.outbox (slot, id, to_slot, service, kind, key, body, reply_service)
 				SELECT 1, 'bad' || i, 9000, 'toy', 'do.it', 'bad' || i, '1', 'toy' FROM generate_series(1, %d) i; COMMIT`, bad))
-			c1.spy(t).has(t, 20*time.Second, "c2", "bad1", fmt.Sprint("bad", bad))
+			c1.spy(t).has(t, "c2", "bad1", fmt.Sprint("bad", bad))
 			start(t, con.Run)
-			waitFor(t, 40*time.Second, "a try of each", func() error {
+			waitFor(t, "a try of each", func() error {
 				if n := c2.metric(t, "cellmart_bus_handled_total", `outcome="again"`); n < bad {
 					return fmt.Errorf("%v tries", n)
 				}
 				return nil
 			})
 			c1.send(t, 1, 9000, "good")
-			waitFor(t, 20*time.Second, "the good one", func() error { return once(t, c2.db, "9000 do good") })
+			waitFor(t, "the good one", func() error { return once(t, c2.db, "9000 do good") })
 			if tt.first > time.Second {
 				return
 			}
-			waitFor(t, 40*time.Second, "copies let go", func() error {
+			waitFor(t, "copies let go", func() error {
 				if n := c2.metric(t, "cellmart_bus_handled_total", `outcome="dropped"`); n < bad/2 {
 					return fmt.Errorf("%v dropped", n)
 				}
@@ -121,14 +121,14 @@ func TestScenario_M11_WatchdogRebuildsASilentConsumer(t *testing.T) {
 	t.Parallel()
 	c1, c2 := everything(t)
 	var sum [2][]string
-	waitFor(t, 20*time.Second, "the first ones", traffic(t, c1, c2, "a", 3, &sum))
+	waitFor(t, "the first ones", traffic(t, c1, c2, "a", 3, &sum))
 	until := time.Now().Add(time.Hour)
 	for _, c := range []*cell{c1, c2} {
 		if _, err := c.spy(t).js.PauseConsumer(t.Context(), bus.Stream("c2"), "toy", until); err != nil {
 			t.Fatal(err)
 		}
 	}
-	waitFor(t, 30*time.Second, "messages after the rebuild", traffic(t, c1, c2, "b", 3, &sum))
+	waitFor(t, "messages after the rebuild", traffic(t, c1, c2, "b", 3, &sum))
 }
 
 // Whatever is taken away from NATS while messages flow is made again, and
@@ -150,6 +150,20 @@ func TestScenario_M06_NATSIsDisposable(t *testing.T) {
 				t.Fatal(err)
 			}
 		}},
+		{"consumer as it was before, on disk, and server restarted", func(t *testing.T, c1, _ *cell) {
+			js := c1.spy(t).js
+			waitFor(t, "an old consumer", func() error {
+				err := js.DeleteConsumer(t.Context(), bus.Stream("c2"), "toy")
+				if err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+					return err
+				}
+				_, err = js.CreateConsumer(t.Context(), bus.Stream("c2"), jetstream.ConsumerConfig{
+					Durable: "toy", FilterSubject: bus.Subject("c2", "toy", ">"), AckPolicy: jetstream.AckExplicitPolicy,
+				})
+				return err
+			})
+			c1.nats.Restart(t)
+		}},
 		{"server restarted", func(t *testing.T, c1, _ *cell) { c1.nats.Restart(t) }},
 		{"source's store wiped", func(t *testing.T, c1, _ *cell) { c1.nats.WipeStore(t) }},
 		{"destination's store wiped", func(t *testing.T, _, c2 *cell) { c2.nats.WipeStore(t) }},
@@ -162,12 +176,12 @@ func TestScenario_M06_NATSIsDisposable(t *testing.T) {
 			t.Parallel()
 			c1, c2 := everything(t)
 			var sum [2][]string
-			waitFor(t, 30*time.Second, "before", traffic(t, c1, c2, "before", 5, &sum))
+			waitFor(t, "before", traffic(t, c1, c2, "before", 5, &sum))
 			traffic(t, c1, c2, "during", 20, &sum)
 			tt.damage(t, c1, c2)
 			check := traffic(t, c1, c2, "after", 20, &sum)
 			c1.links.plug(true)
-			waitFor(t, 45*time.Second, "everything once", check)
+			waitFor(t, "everything once", check)
 		})
 	}
 }
@@ -177,13 +191,13 @@ func TestDatabaseGone(t *testing.T) {
 	t.Parallel()
 	c1, c2 := everything(t)
 	var sum [2][]string
-	waitFor(t, 30*time.Second, "before", traffic(t, c1, c2, "before", 2, &sum))
+	waitFor(t, "before", traffic(t, c1, c2, "before", 2, &sum))
 	exec(t, c2, "SELECT cell.set_lease(0)")
 	kill(t, c2.db)
 	check := traffic(t, c1, c2, "during", 5, &sum)
-	c1.spy(t).has(t, 10*time.Second, "c2", "do.it:during4")
+	c1.spy(t).has(t, "c2", "do.it:during4")
 	exec(t, c2, "SELECT cell.set_lease('infinity')")
-	waitFor(t, 30*time.Second, "everything once", check)
+	waitFor(t, "everything once", check)
 }
 
 // A slot that moved: whoever gets its message sends it on, and the hops end.
@@ -204,7 +218,7 @@ func TestForward(t *testing.T) {
 			start(t, c.consumer().Run)
 		}
 		c2.send(t, half, slot, "a")
-		waitFor(t, 30*time.Second, "the message at its new home", func() error {
+		waitFor(t, "the message at its new home", func() error {
 			return errors.Join(once(t, c2.db, "100 do a", "8192 done a"), once(t, c1.db), settled(t, c1, c2))
 		})
 	})
@@ -219,13 +233,19 @@ func TestForward(t *testing.T) {
 			start(t, c.dispatcher().Run)
 		}
 		c2.publish(t, "c1", bus.Encode(request(half, slot, "a")))
-		waitFor(t, 30*time.Second, "the end of the hops", func() error {
-			if n := c1.metric(t, `cellmart_bus_handled_total`, `outcome="dropped"`) + c2.metric(t, `cellmart_bus_handled_total`, `outcome="dropped"`); n != 1 {
+		waitFor(t, "the end of the hops", func() error {
+			// More than once where an ack was late, so that a hop's message came again.
+			if n := c1.metric(t, `cellmart_bus_handled_total`, `outcome="dropped"`) + c2.metric(t, `cellmart_bus_handled_total`, `outcome="dropped"`); n < 1 {
 				return fmt.Errorf("dropped %v times", n)
 			}
-			return nil
+			there, err := c1.spy(t).messages(t.Context(), "c2")
+			back, err2 := c2.spy(t).messages(t.Context(), "c1")
+			if len(there)+len(back) > 0 {
+				err = errors.Join(err, fmt.Errorf("on their way: %v, %v", there, back))
+			}
+			return errors.Join(err, err2)
 		})
-		if n := c1.metric(t, "cellmart_bus_forwarded_total") + c2.metric(t, "cellmart_bus_forwarded_total"); n != 4 {
+		if n := c1.metric(t, "cellmart_bus_forwarded_total") + c2.metric(t, "cellmart_bus_forwarded_total"); n < 4 {
 			t.Errorf("sent on %v times, want 4", n)
 		}
 		if err := errors.Join(once(t, c1.db), once(t, c2.db)); err != nil {
@@ -247,7 +267,7 @@ func TestMalformedIsParked(t *testing.T) {
 	for _, data := range [][]byte{[]byte("\x00\xff"), []byte(`{"id":`), []byte(`{}`), bus.Encode(other), bus.Encode(both)} {
 		c1.publish(t, "c2", data)
 	}
-	waitFor(t, 20*time.Second, "all parked, none left", func() error {
+	waitFor(t, "all parked, none left", func() error {
 		got, err := c1.spy(t).js.Stream(t.Context(), bus.Stream("c2"))
 		if err != nil {
 			return err
@@ -271,7 +291,7 @@ func TestConsumerFollowsTheTable(t *testing.T) {
 	start(t, c2.consumer().Run) // without any table yet
 	var sum [2][]string
 	check := traffic(t, c1, c2, "a", 2, &sum)
-	c1.spy(t).has(t, 20*time.Second, "c2", "do.it:a1")
+	c1.spy(t).has(t, "c2", "do.it:a1")
 	alone, err := routing.Build(routing.Spec{Version: 1, Cells: []routing.Cell{{Name: "c2", Ordinal: 2, Weight: 1}}, Slots: func() []routing.Assignment {
 		s := make([]routing.Assignment, routing.Slots)
 		for i := range s {
@@ -283,7 +303,7 @@ func TestConsumerFollowsTheTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	c2.table.Store(alone)
-	waitFor(t, 20*time.Second, "the consumer of the own cell", func() error {
+	waitFor(t, "the consumer of the own cell", func() error {
 		_, err := c2.spy(t).js.Consumer(t.Context(), bus.Stream("c2"), "toy")
 		return err
 	})
@@ -291,5 +311,5 @@ func TestConsumerFollowsTheTable(t *testing.T) {
 		t.Errorf("effects %v of a cell that isn't in the table", got)
 	}
 	c2.table.Store(tableOf(t, 2, nil))
-	waitFor(t, 20*time.Second, "the new cell's messages", check)
+	waitFor(t, "the new cell's messages", check)
 }

@@ -116,7 +116,8 @@ func (r relay) state(ctx context.Context) (waiting int, oldest, overdue time.Dur
 	var age, late float64
 	err = r.pool.QueryRow(ctx, `SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(o.created_at)), 0)::float8,
 			greatest(coalesce(extract(epoch FROM clock_timestamp() - min(r.due)), 0), 0)::float8
-		FROM cell.relay r JOIN cell.owned s ON s.slot = r.slot JOIN cell.outbox o ON o.slot = r.slot AND o.id = r.id`).
+		FROM cell.relay r CROSS JOIN LATERAL (SELECT FROM cell.owned s WHERE s.slot = r.slot OFFSET 0) s
+		CROSS JOIN LATERAL (SELECT created_at FROM cell.outbox o WHERE o.slot = r.slot AND o.id = r.id OFFSET 0) o`).
 		Scan(&waiting, &age, &late)
 	return waiting, seconds(age), seconds(late), err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -223,18 +224,36 @@ func TestTime(t *testing.T) {
 	if err := c.JSON(routed(t.Context()), "GET", "/", nil, nil); !errors.Is(err, errs.ErrUnavailable) {
 		t.Errorf("own limit: %v, want UNAVAILABLE", err)
 	}
-	if err := c.JSON(routed(t.Context()), "PUT", "/", struct{}{}, nil); !errors.Is(err, errs.ErrUnknown) {
-		t.Errorf("own limit of a write: %v, want OUTCOME_UNKNOWN", err)
+	// A busy machine may use up the time before anything is sent, or what is left of it at the end: one good try is enough.
+	inTime := func(name string, try func(limit time.Duration) error) {
+		t.Helper()
+		var err error
+		for limit := 50 * time.Millisecond; limit < 10*time.Second; limit *= 2 {
+			if err = try(limit); err == nil {
+				return
+			}
+		}
+		t.Errorf("%s: %v", name, err)
 	}
-	ctx, cancel := context.WithTimeout(routed(t.Context()), 50*time.Millisecond)
-	defer cancel()
+	inTime("own limit of a write", func(limit time.Duration) error {
+		c := New(Options{Service: "stock", Cell: "c1", TargetCell: "c1", BaseURL: url, Timeout: limit})
+		if err := c.JSON(routed(t.Context()), "PUT", "/", struct{}{}, nil); !errors.Is(err, errs.ErrUnknown) {
+			return fmt.Errorf("%w, want OUTCOME_UNKNOWN", err)
+		}
+		return nil
+	})
 	slow := New(Options{Cell: "c1", TargetCell: "c1", BaseURL: url, Timeout: time.Minute})
-	if err := slow.JSON(ctx, "GET", "/", nil, nil); !errors.Is(err, errs.ErrUnavailable) {
-		t.Errorf("the caller's limit: %v, want UNAVAILABLE", err)
-	}
-	if ctx.Err() != nil {
-		t.Error("the call left its caller no time to answer")
-	}
+	inTime("the caller's limit", func(limit time.Duration) error {
+		ctx, cancel := context.WithTimeout(routed(t.Context()), limit)
+		defer cancel()
+		if err := slow.JSON(ctx, "GET", "/", nil, nil); !errors.Is(err, errs.ErrUnavailable) {
+			return fmt.Errorf("%w, want UNAVAILABLE", err)
+		}
+		if ctx.Err() != nil {
+			return errors.New("the call left its caller no time to answer")
+		}
+		return nil
+	})
 	gone, leave := context.WithCancel(routed(t.Context()))
 	leave()
 	if err := slow.JSON(gone, "GET", "/", nil, nil); !errors.Is(err, context.Canceled) {

@@ -26,6 +26,7 @@ type FollowerOptions struct {
 	Zone, Sink string
 	Connect    func() (*nats.Conn, error) // to the zone's NATS; called once
 	Position   Position                   // as stored
+	Gather     time.Duration              // how long changes may wait for more, 0 = 20 ms
 	Hold       time.Duration              // how long heartbeats alone may wait to be stored, 0 = 12 s
 
 	// Apply stores changes and the position in one commit. It is called by one
@@ -38,6 +39,7 @@ type FollowerOptions struct {
 // times of a follower; tests shorten them.
 type times struct {
 	gather time.Duration // for more, after the first message
+	take   int           // messages of the chain that are stored at once
 	hold   time.Duration // for heartbeats, before they are stored
 	silent time.Duration // without a message, before the consumer is made again
 	ask    time.Duration // between two questions for what doesn't come
@@ -46,10 +48,10 @@ type times struct {
 }
 
 const (
-	gatherMax  = 500 // messages of NATS that are asked for ahead
-	takeMax    = 2000
-	gatherSize = 4 << 20
+	gatherMax  = 64      // messages of NATS that are asked for ahead, each up to 256 kB
+	gatherSize = 2 << 20 // bytes of them that are stored at once
 	ackWait    = 2 * time.Minute
+	readAhead  = 8 // bundles that are read while what came before them is stored
 )
 
 // Follower follows one zone's changes for ever.
@@ -61,6 +63,7 @@ type Follower struct {
 	hole    hole
 	unread  LSN // newest that was seen and dropped while a copy must come
 	wake    chan struct{}
+	behind  bool // a batch is being stored
 
 	mu     sync.Mutex
 	status Status
@@ -100,10 +103,13 @@ func NewFollower(o FollowerOptions) *Follower {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.times == (times{}) {
-		o.times = times{gather: 20 * time.Millisecond, hold: 12 * time.Second, silent: time.Minute, ask: 20 * time.Second, giveUp: 30 * time.Second, stall: time.Minute}
+		o.times = times{gather: 20 * time.Millisecond, take: 8000, hold: 12 * time.Second, silent: time.Minute, ask: 20 * time.Second, giveUp: 30 * time.Second, stall: time.Minute}
 	}
 	if o.Hold > 0 {
 		o.times.hold = o.Hold
+	}
+	if o.Gather > 0 {
+		o.times.gather = o.Gather
 	}
 	o.Log = o.Log.With("source", o.Zone)
 	return &Follower{o: o, status: Status{State: o.Position.State}, wake: make(chan struct{}, 1)}
@@ -164,7 +170,7 @@ func (f *Follower) session(ctx context.Context, nc *nats.Conn, pos Position) (Po
 		return pos, err
 	}
 	defer it.Stop()
-	msgs := make(chan jetstream.Msg)
+	msgs := make(chan bundle, readAhead)
 	failed := make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)
 	var reading sync.WaitGroup
@@ -182,7 +188,7 @@ func (f *Follower) session(ctx context.Context, nc *nats.Conn, pos Position) (Po
 				return
 			}
 			select {
-			case msgs <- m:
+			case msgs <- read(m):
 			case <-ctx.Done():
 				return
 			}
@@ -201,6 +207,7 @@ func (f *Follower) consume(ctx context.Context, js jetstream.JetStream) (jetstre
 	c, err := js.CreateConsumer(ctx, name, jetstream.ConsumerConfig{
 		Durable: f.o.Sink, DeliverPolicy: jetstream.DeliverAllPolicy, AckPolicy: jetstream.AckExplicitPolicy,
 		AckWait: ackWait, MaxDeliver: -1, MaxAckPending: -1,
+		MemoryStorage: true, // it is made anew in each session
 	})
 	if err != nil {
 		return nil, err
@@ -209,13 +216,47 @@ func (f *Follower) consume(ctx context.Context, js jetstream.JetStream) (jetstre
 }
 
 // pull gathers messages and applies them. Heartbeats alone are stored seldom:
-// until then they stay in the stream.
-func (f *Follower) pull(ctx context.Context, nc *nats.Conn, pos Position, msgs <-chan jetstream.Msg, failed <-chan error, back <-chan nats.Status) (Position, error) {
+// until then they stay in the stream. While one full batch is stored, the next is
+// gathered; whatever isn't full is waited for.
+func (f *Follower) pull(ctx context.Context, nc *nats.Conn, pos Position, msgs <-chan bundle, failed <-chan error, back <-chan nats.Status) (reached Position, err error) {
 	b := batch{pos: pos}
 	due := time.NewTimer(0) // when to store, or to look whether to ask
 	defer due.Stop()
 	last := time.Now()
+	var storing chan error // of the batch before this one, nil = it is stored
+	var before batch
+	ended := func(err error) error {
+		if storing, f.behind = nil, false; err != nil {
+			return err
+		}
+		f.note(&before)
+		f.report(nc, before.pos)
+		pos = before.pos
+		return nil
+	}
+	stored := func() error {
+		if storing == nil {
+			return nil
+		}
+		return ended(<-storing)
+	}
+	defer func() {
+		if err := stored(); err == nil {
+			reached = pos
+		}
+	}()
+	store := func() error {
+		if err := stored(); err != nil {
+			return err
+		}
+		before, b = b, batch{pos: b.pos}
+		c := make(chan error, 1)
+		storing, f.behind = c, true
+		go func() { c <- f.store(ctx, &before) }()
+		return nil
+	}
 	for {
+		whole := false
 		select {
 		case <-ctx.Done():
 			return pos, ctx.Err() // what isn't stored isn't acknowledged, and comes again
@@ -226,29 +267,37 @@ func (f *Follower) pull(ctx context.Context, nc *nats.Conn, pos Position, msgs <
 		case m := <-msgs:
 			last = time.Now()
 			wait := f.take(&b, m)
-			if b.size < gatherSize && b.taken < takeMax && !b.begun(wait) {
+			whole = b.size >= gatherSize || b.taken >= f.o.times.take
+			if !whole && !b.begun(wait) {
 				due.Reset(b.left())
 				continue
 			}
+		case err := <-storing:
+			if err := ended(err); err != nil {
+				return pos, err
+			}
+			continue
 		case <-due.C:
 		case <-f.wake:
 		}
 		if len(b.msgs) > 0 {
-			if err := f.store(ctx, &b); err != nil {
+			if err := store(); err != nil {
 				return pos, err
 			}
-			f.report(nc, b.pos)
-			pos = b.pos
-			b = batch{pos: pos}
+		}
+		if whole && f.hole.why == "" {
+			due.Reset(f.o.times.gather)
+			continue
+		}
+		if err := stored(); err != nil {
+			return pos, err
 		}
 		if f.hole.why != "" && f.resend(nc, pos) {
 			b.lose(pos, f.hole.why)
 			f.hole = hole{}
-			if err := f.store(ctx, &b); err != nil {
+			if err := errors.Join(store(), stored()); err != nil {
 				return pos, err
 			}
-			pos = b.pos
-			b = batch{pos: pos}
 		}
 		if time.Since(last) > f.o.times.silent {
 			return pos, errors.New("no message for " + f.o.times.silent.String())
@@ -260,6 +309,18 @@ func (f *Follower) pull(ctx context.Context, nc *nats.Conn, pos Position, msgs <
 		}
 		due.Reset(next)
 	}
+}
+
+// bundle is a message of NATS, and what is in it.
+type bundle struct {
+	msg jetstream.Msg
+	ms  []Message
+	bad bool
+}
+
+func read(msg jetstream.Msg) bundle {
+	ms, err := Decode(msg.Data())
+	return bundle{msg, ms, err != nil}
 }
 
 // batch is what was taken and not stored.
@@ -288,11 +349,11 @@ func (b *batch) begun(wait time.Duration) bool {
 func (b *batch) left() time.Duration { return time.Until(b.until) }
 
 // take adds a bundle to the batch, and says how long it may wait.
-func (f *Follower) take(b *batch, msg jetstream.Msg) time.Duration {
-	b.msgs = append(b.msgs, msg)
-	b.size += len(msg.Data())
-	ms, err := Decode(msg.Data())
-	if err != nil {
+func (f *Follower) take(b *batch, next bundle) time.Duration {
+	b.msgs = append(b.msgs, next.msg)
+	b.size += len(next.msg.Data())
+	ms := next.ms
+	if next.bad {
 		ms = []Message{{Kind: "malformed", Incarnation: b.pos.Incarnation}}
 	}
 	if n := len(ms); n > 0 && ms[n-1].Kind == KindTx {
@@ -351,7 +412,7 @@ func (f *Follower) step(b *batch, m Message) time.Duration {
 		f.asking = ""
 	}
 	if m.Kind == KindTx && len(m.Rows) == 0 {
-		if len(b.changes) == 0 { // nothing before it waits to be stored
+		if len(b.changes) == 0 && !f.behind { // nothing before it waits to be stored
 			f.mu.Lock()
 			f.status.know(b.newest)
 			f.mu.Unlock()
@@ -379,6 +440,11 @@ func (f *Follower) store(ctx context.Context, b *batch) error {
 	for _, m := range b.msgs {
 		_ = m.Ack() // lost: it comes again, and is dropped
 	}
+	return nil
+}
+
+// note tells what was stored.
+func (f *Follower) note(b *batch) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := &f.status
@@ -394,7 +460,6 @@ func (f *Follower) store(ctx context.Context, b *batch) error {
 	if b.newest.After(s.At) {
 		s.know(b.newest)
 	}
-	return nil
 }
 
 // know notes that everything up to a commit is applied.

@@ -30,7 +30,8 @@ type Options struct {
 	MaxWAL   int64         // that may be kept, 0 = the server's max_slot_wal_keep_size, else 2 GiB
 	Beat     time.Duration // between heartbeats, 0 = 5 s
 
-	step func(name string) error // a failpoint of the tests
+	silent time.Duration           // without a sign from the server, before the session ends; 0 = silentAfter heartbeats
+	step   func(name string) error // a failpoint of the tests
 }
 
 // Relay publishes what the zone's database commits. One runs at a time: the
@@ -77,6 +78,9 @@ func NewRelay(o Options) *Relay {
 	}
 	if o.Beat == 0 {
 		o.Beat = 5 * time.Second
+	}
+	if o.silent == 0 {
+		o.silent = silentAfter * o.Beat
 	}
 	o.Log = o.Log.With("part", "cdc")
 	m := o.Metrics

@@ -250,7 +250,7 @@ func (s *session) keep(ctx context.Context) error {
 			return ctx.Err()
 		}
 		// A large transaction keeps heartbeats waiting, but not the server's own progress.
-		if still := time.Since(time.Unix(0, r.moving.Load())); still > silentAfter*r.o.Beat {
+		if still := time.Since(time.Unix(0, r.moving.Load())); still > r.o.silent {
 			return errors.New("the slot is silent: nothing came through for " + still.Round(time.Second).String())
 		}
 		look, cancel := context.WithTimeout(ctx, 5*time.Second)

@@ -442,7 +442,7 @@ func connect(t *testing.T, dsn string) *pgx.Conn {
 // waiting returns once a statement that contains text waits for a lock.
 func waiting(t *testing.T, db *pgtest.DB, text string) {
 	t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		var n int
 		err := db.Super.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database() AND position($1 IN query) > 0 AND pid <> pg_backend_pid()", text).Scan(&n)

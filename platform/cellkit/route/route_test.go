@@ -25,7 +25,7 @@ import (
 	"example.com/cellmart/platform/routing"
 )
 
-const limit = 10 * time.Second
+const limit = time.Minute
 
 func key(seed byte) ed25519.PrivateKey {
 	b := make([]byte, ed25519.SeedSize)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -26,7 +27,7 @@ type Options struct {
 	Log     *slog.Logger
 	Metrics *obs.Metrics
 
-	look time.Duration // between two looks for slots that want a copy
+	look time.Duration // between two looks for slots that want a copy; five times that when none does
 }
 
 // Applier keeps this cell's standby copies.
@@ -34,6 +35,14 @@ type Applier struct {
 	o       Options
 	sources map[string]*source
 	metrics applierMetrics
+	lately  atomic.Pointer[looked]
+	changed chan struct{} // a batch has changed what a look finds
+}
+
+// looked is what a look found.
+type looked struct {
+	all []Status
+	at  time.Time
 }
 
 type applierMetrics struct {
@@ -41,7 +50,10 @@ type applierMetrics struct {
 	lag, slots                   *prometheus.GaugeVec
 }
 
-const heartbeatHold = 20 * time.Millisecond // others wait for positions, and a heartbeat comes when one does
+const (
+	gather        = 50 * time.Millisecond // for more changes: each commit costs as much as ten rows
+	heartbeatHold = 20 * time.Millisecond // others wait for positions, and a heartbeat comes when one does
+)
 
 // New makes an applier; nothing connects before Run.
 func New(o Options) *Applier {
@@ -56,7 +68,7 @@ func New(o Options) *Applier {
 	}
 	o.Log = o.Log.With("part", "standby")
 	m := o.Metrics
-	a := &Applier{o: o, sources: map[string]*source{}}
+	a := &Applier{o: o, sources: map[string]*source{}, changed: make(chan struct{}, 1)}
 	a.metrics = applierMetrics{
 		rows:    m.Counter("cellmart_standby_rows_total", "Rows of other cells' slots that were applied.", "source"),
 		dropped: m.Counter("cellmart_standby_dropped_total", "Rows that were not applied, by reason: older epoch, or of a slot that this cell doesn't stand by for.", "source", "reason"),
@@ -91,7 +103,7 @@ func (a *Applier) Run(ctx context.Context) error {
 		s.mu.Lock()
 		s.follower = cdc.NewFollower(cdc.FollowerOptions{
 			Zone: zone, Sink: cdc.StandbySink(a.o.Cell), Connect: a.o.Sources[zone], Position: at.Position, Apply: s.apply,
-			Hold: heartbeatHold, Log: a.o.Log,
+			Gather: gather, Hold: heartbeatHold, Log: a.o.Log,
 		})
 		s.mu.Unlock()
 	}
@@ -110,13 +122,16 @@ func (a *Applier) Run(ctx context.Context) error {
 	return nil
 }
 
-// keep has slots copied that aren't, for ever.
+// keep has slots copied that aren't, for ever. While all are in sync it looks when
+// a batch has changed that, and now and then: a look reads each slot's row.
 func (a *Applier) keep(ctx context.Context) {
-	said := ""
+	said, settled := "", false
 	for ctx.Err() == nil {
-		pause(ctx, a.o.look)
+		a.rest(ctx, settled)
 		all, trouble := a.show(ctx)
+		settled = trouble == nil
 		for _, st := range all {
+			settled = settled && st.State == string(cdc.Live) && st.Copying+st.Stopped == 0
 			if s := a.sources[st.Source]; s != nil && st.Copying+st.Stopped > 0 {
 				trouble = cmp.Or(trouble, s.wish(ctx))
 			}
@@ -127,6 +142,29 @@ func (a *Applier) keep(ctx context.Context) {
 			said = trouble.Error()
 			a.o.Log.Warn("copies can't be looked after", "error", trouble)
 		}
+	}
+}
+
+// change has the next look come soon.
+func (a *Applier) change() {
+	select {
+	case a.changed <- struct{}{}:
+	default:
+	}
+}
+
+// rest is the pause between two looks.
+func (a *Applier) rest(ctx context.Context, settled bool) {
+	pause(ctx, a.o.look)
+	if !settled {
+		return
+	}
+	t := time.NewTimer(4 * a.o.look)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	case <-a.changed:
 	}
 }
 
@@ -150,6 +188,7 @@ func (a *Applier) Recopy(ctx context.Context, source string, slots []int32, reas
 		ON CONFLICT (slot) DO UPDATE SET source = excluded.source, epoch = excluded.epoch, state = 'stopped', reason = excluded.reason, fresh = true,
 			copy = '', copy_end = NULL, tries = 0, since = clock_timestamp()`, source, slots, reason)
 	s.commit.Unlock()
+	a.change()
 	if err != nil {
 		return err
 	}

@@ -357,6 +357,37 @@ func TestUnknownColumnStopsUntilTheMigration(t *testing.T) {
 	h.state("0-9 in_sync")
 }
 
+// A connection that was closed has the origin until the server has noticed: the
+// next one waits for that.
+func TestTheNextSessionWaitsForTheOrigin(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "c2")
+	c2 := w.cells["c2"]
+	before, err := standby.Connect(t.Context(), c2.db.ApplierDSN, "c2", "c1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer before.Close(context.Background()) //nolint:errcheck // closed below
+	done := make(chan error, 1)
+	go func() {
+		next, err := standby.Connect(t.Context(), c2.db.ApplierDSN, "c2", "c1")
+		if err == nil {
+			err = next.Close(context.Background())
+		}
+		done <- err
+	}()
+	const asked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%origin_session_setup%' AND application_name = 'cellmart-applier'"
+	wait(t, func() string { return "the next session never asks for the origin" }, func() bool {
+		return c2.text(asked) == "2" || len(done) > 0
+	})
+	if err := before.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("the next session: %v", err)
+	}
+}
+
 // This cell's database is restored while the agent lives: what lies between the
 // backup and the follower's position doesn't come again.
 func TestOwnDatabaseWentBack(t *testing.T) {

@@ -26,6 +26,7 @@ type batch struct {
 	states    map[int]*slotState
 	round     round
 	dirty     map[int]*slotState
+	touched   bool // what this cell is to some slot, or a copy's state, is another
 	next      stored
 	at        time.Time
 	ended     bool // a copy's end is in it
@@ -241,7 +242,7 @@ func (b *batch) enter(ctx context.Context) error {
 		}
 	}
 	slices.Sort(all)
-	rows, err := b.conn.Query(ctx, "SELECT slot, role, epoch, owner, source, copied_epoch, state, copy, covered, fresh FROM cell.enter_applier($1, $2)", all, exclusive)
+	rows, err := b.conn.Query(ctx, entering+"($1, $2) GROUP BY 2, 3, 4, 5, 6, 7, 8, 9, 10", all, exclusive)
 	if err != nil {
 		return err
 	}
@@ -249,11 +250,20 @@ func (b *batch) enter(ctx context.Context) error {
 	return b.readStates(rows)
 }
 
+// entering takes locks and tells what this cell is to the slots: thousands, nearly
+// all alike.
+const entering = "SELECT array_agg(slot), role, epoch, owner, source, copied_epoch, state, copy, covered, fresh FROM cell.enter_applier"
+
 func (b *batch) readStates(rows pgx.Rows) error {
+	var slots []int32
 	var st slotState
-	_, err := pgx.ForEachRow(rows, []any{&st.slot, &st.role, &st.epoch, &st.owner, &st.source, &st.copied, &st.state, &st.copy, &st.cover, &st.fresh}, func() error {
-		have := st
-		b.states[st.slot] = &have
+	_, err := pgx.ForEachRow(rows, []any{&slots, &st.role, &st.epoch, &st.owner, &st.source, &st.copied, &st.state, &st.copy, &st.cover, &st.fresh}, func() error {
+		alike := make([]slotState, len(slots))
+		for i, slot := range slots {
+			alike[i] = st
+			alike[i].slot = int(slot)
+			b.states[int(slot)] = &alike[i]
+		}
 		return nil
 	})
 	return err

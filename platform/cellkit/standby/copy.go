@@ -54,6 +54,7 @@ func (b *batch) follow(ctx context.Context, c *cdc.Change, r cdc.Row) error {
 		if err := b.flush(ctx); err != nil {
 			return err
 		}
+		b.touched = true
 		var empty string
 		if err := b.conn.QueryRow(ctx, "SELECT cell.follow_slot($1, $2, $3, $4, nullif($5, $7), nullif($6, $7))::text",
 			b.s.zone, o.slot, o.epoch, o.owner, o.standby, o.incoming, "").Scan(&empty); err != nil {
@@ -78,7 +79,7 @@ func (b *batch) follow(ctx context.Context, c *cdc.Change, r cdc.Row) error {
 // What this batch did to the copy's state stays, if the slot is still kept.
 func (b *batch) reread(ctx context.Context, slot int) error {
 	had := b.states[slot]
-	rows, err := b.conn.Query(ctx, "SELECT slot, role, epoch, owner, source, copied_epoch, state, copy, covered, fresh FROM cell.enter_applier('{}', $1)", []int{slot})
+	rows, err := b.conn.Query(ctx, entering+"('{}', $1) GROUP BY 2, 3, 4, 5, 6, 7, 8, 9, 10", []int{slot})
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,7 @@
 // per source takes the source's changes (package cdc) into the same tables, so
 // that a slot can be promoted as it stands.
 //
-//	CDC_standby_<cell>              one transaction, up to 2,000 of the source's
+//	CDC_standby_<cell>              one transaction, up to 8,000 of the source's
 //	in the source's NATS   ┌──────────────────────────────────────────────────┐
 //	   │                   │ cell.enter_applier: shared lock on each slot,    │
 //	   └──> cdc.Follower ──│   ascending; then role, owner and epoch          │
@@ -10,7 +10,8 @@
 //	            │          │ what became of copies: cell.standby_slots        │
 //	   "copy these slots"  │ the position: cell.watermarks                    │
 //	            │          └──────────────────────────────────────────────────┘
-//	   look, each second: slots that cell.slots says are to be here, and aren't
+//	   look: slots that cell.slots says are to be here, and aren't: each second
+//	   while there are any, each five seconds and after each change else
 //
 // The applier's session fires no triggers (the rows are stamped, the outbox is
 // noted where it's owned) and has a replication origin, so that the cell's own

@@ -109,9 +109,14 @@ func TestScenario_C07_NothingComesBack(t *testing.T) {
 	}
 	w.synced(c1, c2, 0, 1, 2, 3, 4)
 	w.synced(c2, c1, 5, 6, 7, 8, 9)
-	// From here on both streams carry heartbeats, and no row.
+	// From here on both streams carry heartbeats, and no row. With the first of them
+	// what was committed before is counted, too.
+	beats := func(a, b standby.Status) {
+		wait(t, func() string { return "no heartbeat" }, func() bool { return c1.status().LSN > a.LSN+1000 && c2.status().LSN > b.LSN+1000 })
+	}
+	beats(c1.status(), c2.status())
 	a, b := c1.status(), c2.status()
-	wait(t, func() string { return "no heartbeat" }, func() bool { return c1.status().LSN > a.LSN+1000 && c2.status().LSN > b.LSN+1000 })
+	beats(a, b)
 	for _, st := range []standby.Status{c1.status(), c2.status()} {
 		if was := map[string]int64{"c1": b.Rows, "c2": a.Rows}[st.Source]; st.Rows != was || st.DroppedOther+st.DroppedOld != 0 {
 			t.Errorf("of %s %d rows came, then %d; %d were dropped", st.Source, was, st.Rows, st.DroppedOther+st.DroppedOld)
@@ -173,18 +178,22 @@ func TestAwayForTooLong(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "c2")
 	c1, c2 := w.cells["c1"], w.cells["c2"]
-	c1.bound, c1.wal = 64<<10, 4<<20
+	c1.bound = 64 << 10
 	c1.relay()
 	c2.standby("c1")
 	c1.add(1, 1, 1, "before")
 	w.synced(c1, c2, w.allTen()...)
 	c2.halt("applier")
+	c1.wal = 4 << 20 // other tests' WAL counts too: nobody could keep up with this for long
+	c1.relay()
 	i := 1
 	wait(t, func() string { return fmt.Sprintf("%d rows later the sink is still attached", i) }, func() bool {
 		i++
 		c1.write(i%10, 1, "INSERT INTO shop.things (slot, id, name, note) VALUES ($1, $2, $2::bigint::text, (SELECT string_agg(md5(random()::text), '') FROM generate_series(1, CASE WHEN $2 < 50 THEN 500 ELSE 1 END)))", i%10, i)
 		return c1.text("SELECT state FROM cdc.sinks WHERE sink = 'standby_c2'") != "attached"
 	})
+	c1.wal = 0
+	c1.relay()
 	c2.standby("c1")
 	w.synced(c1, c2, w.allTen()...)
 	if st := c2.status(); st.Copies == 0 {
@@ -201,7 +210,9 @@ func TestSnapshotsAtAPosition(t *testing.T) {
 	w.synced(c1, c2, w.allTen()...)
 	stop := c1.storm(1)
 	defer stop()
-	for range 5 {
+	late := time.Now().Add(limit)
+	for n := 0; n < 5; {
+		start := time.Now()
 		h, err := c2.applier.Hold(t.Context(), "c1")
 		if err != nil {
 			t.Fatal(err)
@@ -211,6 +222,11 @@ func TestSnapshotsAtAPosition(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		snapshot, err := h.At(ctx, incarnation, lsn)
 		cancel()
+		if took := time.Since(start); err != nil && took > 2*time.Second && time.Now().Before(late) {
+			t.Logf("once more: within %v: %v", took, err) // the machine stood still for longer than a hold lasts
+			h.Release()
+			continue
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -219,6 +235,7 @@ func TestSnapshotsAtAPosition(t *testing.T) {
 		}
 		h.Release()
 		h.Release()
+		n++
 	}
 	h, err := c2.applier.Hold(t.Context(), "c1")
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // session is the connection that one source's changes are written by. The server
 // lets an origin have one at a time.
 type session struct {
-	conn    *pgx.Conn
+	conn    *writer
 	layouts *layouts
 	stored  stored
 	begun   bool // a position is stored
@@ -33,6 +33,68 @@ type stored struct {
 	SlotCopyN int    `json:"slot_copy_n,omitempty"`
 	Ended     bool   `json:"slot_copy_ended,omitempty"`
 }
+
+// writer is a connection that may have one statement under way while the next is
+// made ready. Whatever comes after it waits for it first, and gets its error.
+type writer struct {
+	*pgx.Conn
+	running *pgconn.ResultReader
+	what    string
+}
+
+// send begins a prepared statement whose parameters are all binary text arrays.
+func (w *writer) send(ctx context.Context, what, sql string, args [][]byte) error {
+	if err := w.wait(); err != nil {
+		return err
+	}
+	sd, err := w.Conn.Prepare(ctx, sql, sql)
+	if err != nil {
+		return err
+	}
+	w.running, w.what = w.PgConn().ExecPrepared(ctx, sd.Name, args, []int16{1}, nil), what
+	return nil
+}
+
+func (w *writer) wait() error {
+	if w.running == nil {
+		return nil
+	}
+	_, err := w.running.Close()
+	w.running = nil
+	if err != nil {
+		return fmt.Errorf("%s: %w", w.what, err)
+	}
+	return nil
+}
+
+// Exec waits, then is the connection's.
+func (w *writer) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	if err := w.wait(); err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	return w.Conn.Exec(ctx, sql, args...)
+}
+
+// Query waits, then is the connection's.
+func (w *writer) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if err := w.wait(); err != nil {
+		return nil, err
+	}
+	return w.Conn.Query(ctx, sql, args...)
+}
+
+// QueryRow waits, then is the connection's.
+func (w *writer) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	if err := w.wait(); err != nil {
+		return failed{err}
+	}
+	return w.Conn.QueryRow(ctx, sql, args...)
+}
+
+type failed struct{ err error }
+
+// Scan implements pgx.Row.
+func (f failed) Scan(...any) error { return f.err }
 
 // Connect opens a connection as the applier's role: no triggers, synchronous
 // commit, and an origin, so that what is written isn't told on as this cell's own
@@ -82,10 +144,30 @@ func prepareSession(ctx context.Context, c *pgx.Conn, cell, name string) error {
 			return err
 		}
 	}
-	if _, err := c.Exec(ctx, "SELECT pg_replication_origin_session_setup($1)", origin); err != nil {
+	if err := takeOrigin(ctx, c, origin); err != nil {
 		return fmt.Errorf("origin %s: %w", origin, err)
 	}
 	return nil
+}
+
+// originWait is how long who had an origin before may take to let go of it.
+const originWait = 10 * time.Second
+
+// takeOrigin makes the session the origin's. The one before has it until the server
+// has noticed that its connection is closed.
+func takeOrigin(ctx context.Context, c *pgx.Conn, origin string) error {
+	ctx, cancel := context.WithTimeout(ctx, originWait)
+	defer cancel()
+	for {
+		_, err := c.Exec(ctx, "SELECT pg_replication_origin_session_setup($1)", origin)
+		var pe *pgconn.PgError
+		if !errors.As(err, &pe) || pe.Code != "55006" {
+			return err
+		}
+		if pause(ctx, 20*time.Millisecond); ctx.Err() != nil {
+			return err // who has it
+		}
+	}
 }
 
 func (s *source) open(ctx context.Context) error {
@@ -98,7 +180,7 @@ func (s *source) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	next := &session{conn: conn}
+	next := &session{conn: &writer{Conn: conn}}
 	tables, err := readTables(ctx, conn)
 	if err == nil {
 		next.layouts = &layouts{tables: tables, known: map[layoutKey]*layout{}}
@@ -154,15 +236,6 @@ func (s *session) store(ctx context.Context, source string, st stored, at time.T
 			at = coalesce(excluded.at, w.at), updated_at = clock_timestamp()`,
 		source, body, st.Incarnation, st.LSN.String(), commit)
 	return err
-}
-
-// bulk runs a statement whose parameters are all binary text arrays.
-func (s *session) bulk(ctx context.Context, sql string, args [][]byte) error {
-	sd, err := s.conn.Prepare(ctx, sql, sql)
-	if err != nil {
-		return err
-	}
-	return s.conn.PgConn().ExecPrepared(ctx, sd.Name, args, []int16{1}, nil).Read().Err
 }
 
 // slotTrouble says whether a row's content is what went wrong, so that one slot

@@ -98,6 +98,7 @@ func (s *source) wentBack(ctx context.Context) error {
 		return nil
 	}
 	s.log.Error("this cell's database went back, its copies are made anew", "was", s.reached.LSN.String(), "is", s.session.stored.LSN.String())
+	defer s.a.change()
 	_, err := s.session.conn.Exec(ctx, `UPDATE cell.standby_slots SET state = 'stopped', reason = 'this database went back', tries = 0, since = clock_timestamp()
 		WHERE source = $1`, s.zone)
 	return err
@@ -148,6 +149,9 @@ func (s *source) note(b *batch) {
 		}
 	}
 	s.copyOpen = b.next.SlotCopy != "" && !b.next.Ended
+	if b.touched {
+		s.a.change()
+	}
 	m := s.a.metrics
 	m.rows.WithLabelValues(s.zone).Add(float64(b.counts.rows))
 	m.dropped.WithLabelValues(s.zone, "epoch").Add(float64(b.counts.older))

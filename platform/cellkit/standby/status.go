@@ -171,14 +171,33 @@ func (s *source) finish(st *Status) {
 	}
 }
 
+// Lately is Status as the applier found it at its last look, some seconds ago at
+// most: every owner asks each second. Its figures age with it.
+func (a *Applier) Lately(ctx context.Context) ([]Status, error) {
+	l := a.lately.Load()
+	if l == nil || time.Since(l.at) > 6*a.o.look {
+		return a.Status(ctx)
+	}
+	out := slices.Clone(l.all)
+	age := time.Since(l.at).Milliseconds()
+	for i := range out {
+		if out[i].AgeMS >= 0 {
+			out[i].AgeMS += age
+		}
+	}
+	return out, nil
+}
+
 // show brings the gauges to what is, and gives it.
 func (a *Applier) show(ctx context.Context) ([]Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
+	at := time.Now()
 	all, err := a.Status(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("status: %w", err)
 	}
+	a.lately.Store(&looked{all, at})
 	for _, st := range all {
 		lag := math.Inf(1)
 		if st.LagMS != nil {

@@ -1,17 +1,23 @@
 package standby
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"example.com/cellmart/platform/cellkit/cdc"
 )
 
+// pieceRows are sent at once: the server writes them while the next are made ready.
+const pieceRows = 2000
+
 // flush applies the round: whole rows a table at a time, those that leave out
-// large values one by one.
+// large values one by one. The last statement may still run when it returns.
 func (b *batch) flush(ctx context.Context) error {
 	edits := b.round.edits
 	if len(edits) == 0 {
@@ -33,9 +39,13 @@ func (b *batch) flush(ctx context.Context) error {
 	}
 	for _, id := range order {
 		g := groups[id]
+		// Keys begin with the slot: what comes in their order finds its pages in the cache.
+		slices.SortStableFunc(g, func(x, y *edit) int { return cmp.Compare(x.slot, y.slot) })
 		l := g[0].layout
-		if err := b.guard(ctx, g[0], func() error { return b.bulk(ctx, l.t.upsert(l.columns), arrays(g, l.use)) }); err != nil {
-			return fmt.Errorf("%s: %w", l.t.name, err)
+		for piece := range slices.Chunk(g, pieceRows) {
+			if err := b.guard(ctx, g[0], func() error { return b.conn.send(ctx, l.t.name, l.t.upsert(l.columns), arrays(piece, l.use)) }); err != nil {
+				return err
+			}
 		}
 	}
 	for _, e := range patches {
@@ -56,17 +66,21 @@ func (b *batch) guard(ctx context.Context, e *edit, f func() error) error {
 		return err
 	}
 	err := f()
+	if err == nil { // and what it has begun
+		err = b.conn.wait()
+	}
 	if err == nil {
 		_, err = b.conn.Exec(ctx, "RELEASE SAVEPOINT one")
 		return err
 	}
-	if !slotTrouble(err) {
+	var cause *pgconn.PgError
+	if !slotTrouble(err) || !errors.As(err, &cause) {
 		return err
 	}
 	if _, err := b.conn.Exec(ctx, "ROLLBACK TO SAVEPOINT one"); err != nil {
 		return err
 	}
-	b.stop(b.states[e.slot], b.states[e.slot].epoch, true, fmt.Sprintf("a row of %s can't be applied: %v", e.t.name, err))
+	b.stop(b.states[e.slot], b.states[e.slot].epoch, true, fmt.Sprintf("a row of %s can't be applied: %v", e.t.name, cause))
 	return nil
 }
 
@@ -193,6 +207,7 @@ func (b *batch) finish(ctx context.Context) error {
 	if b.after.State == cdc.Unknown && (b.session.stored.State != cdc.Unknown || !b.begun) {
 		// What comes next isn't the continuation: no copy can be relied on from here.
 		reason := b.s.gapReason()
+		b.touched = true
 		if _, err := b.conn.Exec(ctx, `UPDATE cell.standby_slots SET state = 'stopped', reason = $2, copy = '', copy_end = NULL, since = clock_timestamp()
 			WHERE source = $1 AND state <> 'stopped'`, b.s.zone, reason); err != nil {
 			return err
@@ -216,6 +231,7 @@ func (b *batch) writeStates(ctx context.Context) error {
 	if len(b.dirty) == 0 {
 		return nil
 	}
+	b.touched = true
 	var slots []int
 	var epochs []int64
 	var states, reasons, copies []string
@@ -247,6 +263,7 @@ func (b *batch) writeStates(ctx context.Context) error {
 // settle finds the slots whose copy has ended before a place that the stream has
 // passed: from here on they are what the owner has, at the watermark.
 func (b *batch) settle(ctx context.Context) error {
+	b.touched = true
 	_, err := b.conn.Exec(ctx, `
 		UPDATE cell.standby_slots p SET state = 'in_sync', reason = '', copy_end = NULL, tries = 0, since = clock_timestamp()
 		WHERE p.source = $1 AND p.state = 'copying' AND p.covered AND p.copy_end <= $2::text::pg_lsn`, b.s.zone, b.after.LSN.String())

@@ -114,7 +114,7 @@ func Expire(ctx context.Context, pool *pgxpool.Pool) (int, error) {
 	}
 	// An order's payment has no way back, and a reversal isn't the clock's to ask back: their deadline only makes them stuck.
 	rows, err := pool.Query(ctx, `SELECT t.slot, s.epoch, t.id FROM cell.transfers t
-		JOIN cell.owned s ON s.slot = t.slot AND s.active
+		CROSS JOIN LATERAL (SELECT epoch FROM cell.owned o WHERE o.slot = t.slot AND o.active OFFSET 0) s
 		WHERE t.ended_at IS NULL AND t.state = 'FROZEN' AND t.kind <> 'order' AND NOT t.by_operator AND t.deadline < now()
 		ORDER BY t.deadline LIMIT $1`, expireBatch)
 	if err != nil {

@@ -45,6 +45,10 @@ func (l local) Admin(ctx context.Context, _, path string, in, out any) error {
 		return err
 	}
 	got, err := l.s.Answer(ctx, op, b)
+	// It waits 2 s for a connection; this machine may stand still for longer.
+	for try := 0; try < 10 && err != nil && strings.Contains(err.Error(), "failed to connect"); try++ {
+		got, err = l.s.Answer(ctx, op, b)
+	}
 	if err != nil || out == nil {
 		return err
 	}

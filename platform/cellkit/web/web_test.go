@@ -36,8 +36,11 @@ type wish struct {
 	} `json:"lines"`
 }
 
-func testServer() *echo.Echo {
-	e := New(Options{Service: "test", Cell: "c1", Timeout: 200 * time.Millisecond, MaxBody: 1000, RouteVersion: func() int64 { return 7 }})
+func testServer() *echo.Echo { return testServerOf(time.Minute) }
+
+// testServerOf gives each request that long.
+func testServerOf(limit time.Duration) *echo.Echo {
+	e := New(Options{Service: "test", Cell: "c1", Timeout: limit, MaxBody: 1000, RouteVersion: func() int64 { return 7 }})
 	e.POST("/wish/:id", func(c echo.Context) error {
 		var w wish
 		if err := c.Bind(&w); err != nil {
@@ -149,7 +152,11 @@ func TestProblems(t *testing.T) {
 				req.Header.Set("Content-Type", tc.contentType)
 			}
 			rec := httptest.NewRecorder()
-			testServer().ServeHTTP(rec, req)
+			e := testServer()
+			if tc.path == "/slow" {
+				e = testServerOf(200 * time.Millisecond)
+			}
+			e.ServeHTTP(rec, req)
 			var p call.Problem
 			if err := json.Unmarshal(rec.Body.Bytes(), &p); err != nil {
 				t.Fatalf("body %q: %v", rec.Body, err)
@@ -249,7 +256,7 @@ func TestSlowBody(t *testing.T) {
 // break the connection under a handler that works on.
 func TestConnectionSurvivesTheBodysDeadline(t *testing.T) {
 	t.Parallel()
-	e := testServer()
+	e := testServerOf(200 * time.Millisecond)
 	e.POST("/work", func(c echo.Context) error {
 		if err := Bind(c, &wish{}); err != nil {
 			return err

@@ -53,6 +53,13 @@ func (s StandbySource) Has(slot routing.Slot, epoch routing.Epoch) bool {
 	return found && s.InSyncSlots[i][2] == int64(epoch)
 }
 
+// StandbyLately is Standby as it was some seconds ago at most: it costs the agent
+// nothing, and is to be shown, not to be decided by.
+func (c *Client) StandbyLately(ctx context.Context) (Standbys, error) {
+	var out Standbys
+	return out, c.json(ctx, http.MethodGet, "/standby?lately=1", nil, &out)
+}
+
 // Standby asks how far the agent's cell is with its copies.
 func (c *Client) Standby(ctx context.Context) (Standbys, error) {
 	var out Standbys

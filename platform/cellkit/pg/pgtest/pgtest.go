@@ -177,15 +177,7 @@ func clone(t testing.TB, schemas []pg.Migrations) *DB {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		c, err := pgx.Connect(ctx, u.String())
-		if err != nil {
-			t.Logf("drop %s: %v", name, err)
-			return
-		}
-		defer c.Close(ctx)
-		if _, err := c.Exec(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)"); err != nil {
+		if err := drop(u.String(), name); err != nil {
 			t.Logf("drop %s: %v", name, err)
 		}
 	})
@@ -194,6 +186,40 @@ func clone(t testing.TB, schemas []pg.Migrations) *DB {
 	db := &DB{SuperDSN: own.String()}
 	db.DSN, db.AgentDSN, db.ApplierDSN = db.as(pg.RoleApp), db.as(pg.RoleAgent), db.as(pg.RoleApplier)
 	return db
+}
+
+// drop drops a database, and what of it is the server's: replication slots go with
+// it, and origins, whose names end in it; a server has few places for either. A slot
+// or an origin is in use until the server has noticed that its connection is closed.
+func drop(server, name string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := dropOnce(ctx, server, name)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-tick.C:
+		}
+	}
+}
+
+func dropOnce(ctx context.Context, server, name string) error {
+	c, err := pgx.Connect(ctx, server)
+	if err != nil {
+		return err
+	}
+	defer c.Close(ctx)
+	if _, err := c.Exec(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)"); err != nil {
+		return err
+	}
+	_, err = c.Exec(ctx, "SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin WHERE roname LIKE '%@' || $1::text", name)
+	return err
 }
 
 // template makes, once per set of migrations and server, the database to clone;
