@@ -101,7 +101,7 @@ func TestHeldMessages(t *testing.T) {
 	s.has(t, "c2", "do.it:final")
 	exec(t, c1, "UPDATE cell.slots SET epoch = 2 WHERE slot = 1")
 	exec(t, c1, "UPDATE cell.slots SET incoming = 'c4', gates = true WHERE slot = 1")
-	waitFor(t, 10*time.Second, "who is incoming anew doesn't gate", func() error {
+	waitFor(t, "who is incoming anew doesn't gate", func() error {
 		var gates bool
 		err := c1.db.Super.QueryRow(t.Context(), "SELECT gates FROM cell.slots WHERE slot = 1").Scan(&gates)
 		if err == nil && gates {
