@@ -51,13 +51,13 @@ func TestUnparkSendsOnWhatIsElsewhere(t *testing.T) {
 	}
 	start(t, con.Run)
 	start(t, c2.consumer().Run)
-	waitFor(t, time.Minute, "sent on", func() error {
+	waitFor(t, "sent on", func() error {
 		if res := con.Unpark(t.Context(), p); res.Outcome != bus.Forwarded {
 			return fmt.Errorf("%s, %w", res.Outcome, res.Err)
 		}
 		return nil
 	})
-	waitFor(t, time.Minute, "handled in c2", func() error { return once(t, c2.db, "2 do a") })
+	waitFor(t, "handled in c2", func() error { return once(t, c2.db, "2 do a") })
 	want(t, con.Unpark(t.Context(), p), bus.Duplicate)
 }
 
