@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"example.com/cellmart/platform/cellkit/bus"
 	"example.com/cellmart/platform/cellkit/errs"
