@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -63,7 +64,8 @@ func TestGatheringGoesOnWhileABatchIsStored(t *testing.T) {
 	var reached cdc.LSN
 	var failed []cdc.Change
 	release := make(chan struct{})
-	held := make(chan struct{})
+	let := sync.OnceFunc(func() { close(release) })
+	defer let()
 	o := cdc.FollowerOptions{
 		Zone: w.db.Cell, Sink: "test", Position: w.pos, Log: w.log,
 		Connect: func() (*nats.Conn, error) { return bus.Connect(w.nats.URL, "sink", w.log) },
@@ -88,7 +90,6 @@ func TestGatheringGoesOnWhileABatchIsStored(t *testing.T) {
 				t.Errorf("changes from %s come after %s", changes[0].LSN, reached)
 			}
 			if n == 2 {
-				close(held)
 				select {
 				case <-release:
 				case <-ctx.Done():
@@ -101,16 +102,13 @@ func TestGatheringGoesOnWhileABatchIsStored(t *testing.T) {
 	}
 	f = cdc.NewFollower(o.Quick().Gathering(2*time.Second, full))
 	w.run("sink", f.Run)
-	select {
-	case <-held:
-	case <-t.Context().Done():
-	}
+	wait(t, "the batch comes again", func() bool { return calls.Load() >= 2 })
 	first := failed[len(failed)-1].LSN
 	wait(t, "the next batch is gathered", func() bool { return f.Status().Received > first })
-	if s := f.Status(); s.Changes != 0 || !s.At.IsZero() {
+	if s := f.Status(); s.Changes != 0 || s.At.After(failed[0].At) {
 		t.Errorf("nothing is stored, and the follower tells of %d changes, the newest of %s", s.Changes, s.At)
 	}
-	close(release)
+	let()
 	w.equal()
 	if calls.Load() < 2 {
 		t.Errorf("%d full batches, and one that failed", calls.Load()-1)
@@ -118,7 +116,7 @@ func TestGatheringGoesOnWhileABatchIsStored(t *testing.T) {
 	wait(t, func() string { return fmt.Sprintf("%+v", f.Status()) }, func() bool { return f.Status().Changes == rows })
 }
 
-// What ends the session while a batch is stored waits for it, and goes on after it.
+// What ends the session while a full batch is stored waits for it, and goes on after it.
 func TestConnectionEndsWhileABatchIsStored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -127,19 +125,25 @@ func TestConnectionEndsWhileABatchIsStored(t *testing.T) {
 	w.equal()
 	w.halt("sink")
 	w.add(1, 50)
-	begun, release := make(chan struct{}), make(chan struct{})
-	var calls atomic.Int64
+	release := make(chan struct{})
+	let := sync.OnceFunc(func() { close(release) })
+	defer let()
+	var calls, storing atomic.Int64
+	var conn atomic.Pointer[nats.Conn]
 	var at cdc.LSN
-	var conn *nats.Conn
 	o := cdc.FollowerOptions{
 		Zone: w.db.Cell, Sink: "test", Position: w.pos, Log: w.log,
-		Connect: func() (nc *nats.Conn, err error) {
-			conn, err = bus.Connect(w.nats.URL, "sink", w.log)
-			return conn, err
+		Connect: func() (*nats.Conn, error) {
+			nc, err := bus.Connect(w.nats.URL, "sink", w.log)
+			conn.Store(nc)
+			return nc, err
 		},
 		Apply: func(ctx context.Context, changes []cdc.Change, p cdc.Position) error {
+			if storing.Add(1) != 1 {
+				t.Error("two batches are stored at a time")
+			}
+			defer storing.Add(-1)
 			if len(changes) > 0 && calls.Add(1) == 1 {
-				close(begun)
 				<-release
 			}
 			if p.LSN < at {
@@ -149,12 +153,26 @@ func TestConnectionEndsWhileABatchIsStored(t *testing.T) {
 			return w.apply(ctx, changes, p)
 		},
 	}
-	w.run("sink", cdc.NewFollower(o.Quick()).Run)
-	<-begun
-	if err := conn.ForceReconnect(); err != nil {
+	w.run("sink", cdc.NewFollower(o.Quick().Gathering(50*time.Millisecond, 1)).Run) // each bundle is a full batch
+	wait(t, "a batch is being stored", func() bool { return calls.Load() == 1 })
+	nc := conn.Load()
+	if err := nc.ForceReconnect(); err != nil {
 		t.Error(err)
 	}
+	wait(t, "the connection is back", func() bool { return nc.Stats().Reconnects > 0 && nc.IsConnected() })
 	w.add(51, 60)
-	close(release)
+	s, err := w.js().Stream(t.Context(), cdc.StreamName("test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := s.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "more has come", func() bool { // who doesn't wait has begun again by then
+		next, err := s.Info(t.Context())
+		return err == nil && next.State.LastSeq >= info.State.LastSeq+3
+	})
+	let()
 	w.equal()
 }

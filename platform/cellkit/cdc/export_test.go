@@ -17,6 +17,6 @@ func (o FollowerOptions) Quick() FollowerOptions {
 
 // Gathering makes a follower store so many messages at once, and wait for them.
 func (o FollowerOptions) Gathering(d time.Duration, n int) FollowerOptions {
-	o.times.gather, o.times.take = d, n
+	o.times.gather, o.times.hold, o.times.take = d, d, n
 	return o
 }

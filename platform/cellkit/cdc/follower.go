@@ -29,8 +29,8 @@ type FollowerOptions struct {
 	Gather     time.Duration              // how long changes may wait for more, 0 = 20 ms
 	Hold       time.Duration              // how long heartbeats alone may wait to be stored, 0 = 12 s
 
-	// Apply stores changes and the position in one commit. It is called by one
-	// goroutine, in order, and again with the same when it fails.
+	// Apply stores changes and the position in one commit. It is called once at a
+	// time, in order, and again with the same when it fails.
 	Apply func(ctx context.Context, changes []Change, p Position) error
 	Log   *slog.Logger
 	times times
@@ -285,7 +285,7 @@ func (f *Follower) pull(ctx context.Context, nc *nats.Conn, pos Position, msgs <
 				return pos, err
 			}
 		}
-		if whole && f.hole.why == "" {
+		if whole && f.hole.why == "" && b.pos.State == Live {
 			due.Reset(f.o.times.gather)
 			continue
 		}

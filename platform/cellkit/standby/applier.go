@@ -123,7 +123,8 @@ func (a *Applier) Run(ctx context.Context) error {
 }
 
 // keep has slots copied that aren't, for ever. While all are in sync it looks when
-// a batch has changed that, and now and then: a look reads each slot's row.
+// a batch has changed that, and every few seconds for what others may have changed: a
+// look reads each slot's row.
 func (a *Applier) keep(ctx context.Context) {
 	said, settled := "", false
 	for ctx.Err() == nil {

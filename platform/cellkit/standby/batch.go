@@ -235,7 +235,7 @@ func (b *batch) gatherOwners(ctx context.Context, owners []slotRow) error {
 
 // enter takes the locks, ascending, and then reads what this cell is to the slots.
 func (b *batch) enter(ctx context.Context) error {
-	var all, exclusive []int
+	all, exclusive := []int{}, []int{}
 	for slot, own := range b.slots {
 		if all = append(all, slot); own {
 			exclusive = append(exclusive, slot)

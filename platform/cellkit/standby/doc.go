@@ -11,7 +11,7 @@
 //	   "copy these slots"  │ the position: cell.watermarks                    │
 //	            │          └──────────────────────────────────────────────────┘
 //	   look: slots that cell.slots says are to be here, and aren't: each second
-//	   while there are any, each five seconds and after each change else
+//	   while there are any, else each five seconds and after a batch that made some
 //
 // The applier's session fires no triggers (the rows are stamped, the outbox is
 // noted where it's owned) and has a replication origin, so that the cell's own

@@ -5,36 +5,49 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+
+	"example.com/cellmart/platform/cellkit/pg/pgtest"
 )
 
-// What was looked at lately is told again, as old as it is; what is older than looks
-// ever are is looked at anew.
+// Slots are told as they were at the last look, if that isn't older than looks ever
+// are; positions as they are. A database that doesn't answer is an error.
 func TestLately(t *testing.T) {
 	t.Parallel()
-	pool, err := pgxpool.New(t.Context(), "postgres://127.0.0.1:1/nowhere?connect_timeout=1")
+	db := pgtest.New(t)
+	for _, q := range []string{
+		"UPDATE cell.slots SET epoch = 1, owner = 'c2', standby = 'c1', role = CASE WHEN slot BETWEEN 1 AND 3 THEN 'standby' ELSE 'none' END",
+		`INSERT INTO cell.watermarks (source, position, incarnation, lsn) VALUES ('c2', '{"state": "live"}', 'i', '0/77')`,
+	} {
+		if _, err := db.Super.Exec(t.Context(), q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nowhere, err := pgxpool.New(t.Context(), "postgres://127.0.0.1:1/nowhere?connect_timeout=1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(pool.Close)
-	a := New(Options{Cell: "c1", Pool: pool})
-	if _, err := a.Lately(t.Context()); err == nil {
-		t.Error("nothing was looked at, and it is told")
-	}
-	was := []Status{{Source: "c2", AgeMS: 5}, {Source: "c3", AgeMS: -1}}
-	for range 20 { // a machine that stands still makes it too old
-		a.lately.Store(&looked{was, time.Now().Add(-300 * time.Millisecond)})
+	t.Cleanup(nowhere.Close)
+	a := New(Options{Cell: "c1", Pool: db.Super, Sources: map[string]func() (*nats.Conn, error){"c2": nil}})
+	was := []Status{{Source: "c2", LSN: 1, AgeMS: 5, InSync: 2, InSyncSlots: [][3]int64{{1, 2, 1}}, Reasons: map[string]int{}}}
+	lately := func(age time.Duration) Status {
+		t.Helper()
+		a.lately.Store(&looked{was, time.Now().Add(-age)})
 		got, err := a.Lately(t.Context())
-		if err != nil {
-			continue
+		if err != nil || len(got) != 1 {
+			t.Fatalf("got %v, %v", got, err)
 		}
-		if len(got) != 2 || got[0].AgeMS < 305 || got[1].AgeMS != -1 || was[0].AgeMS != 5 {
-			t.Errorf("got %+v of %+v", got, was)
-		}
-		a.lately.Store(&looked{was, time.Now().Add(-7 * time.Second)})
-		if _, err := a.Lately(t.Context()); err == nil {
-			t.Error("what is seven seconds old is told")
-		}
-		return
+		return got[0]
 	}
-	t.Error("what is a third of a second old is never told")
+	if got := lately(-time.Hour); got.InSync != 2 || len(got.InSyncSlots) != 1 || got.LSN != 0x77 || got.State != "live" || got.AgeMS != -1 {
+		t.Errorf("soon after a look: %+v, want its slots at the position that is", got)
+	}
+	if got := lately(7 * time.Second); got.InSync != 0 || got.Copying != 3 || got.LSN != 0x77 {
+		t.Errorf("long after a look: %+v, want what is", got)
+	}
+	a.o.Pool = nowhere
+	a.lately.Store(&looked{was, time.Now().Add(time.Hour)})
+	if got, err := a.Lately(t.Context()); err == nil {
+		t.Errorf("the database is gone, and %v is told", got)
+	}
 }

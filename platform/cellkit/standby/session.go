@@ -19,7 +19,7 @@ import (
 // session is the connection that one source's changes are written by. The server
 // lets an origin have one at a time.
 type session struct {
-	conn    *writer
+	conn    *pgx.Conn
 	layouts *layouts
 	stored  stored
 	begun   bool // a position is stored
@@ -33,68 +33,6 @@ type stored struct {
 	SlotCopyN int    `json:"slot_copy_n,omitempty"`
 	Ended     bool   `json:"slot_copy_ended,omitempty"`
 }
-
-// writer is a connection that may have one statement under way while the next is
-// made ready. Whatever comes after it waits for it first, and gets its error.
-type writer struct {
-	*pgx.Conn
-	running *pgconn.ResultReader
-	what    string
-}
-
-// send begins a prepared statement whose parameters are all binary text arrays.
-func (w *writer) send(ctx context.Context, what, sql string, args [][]byte) error {
-	if err := w.wait(); err != nil {
-		return err
-	}
-	sd, err := w.Conn.Prepare(ctx, sql, sql)
-	if err != nil {
-		return err
-	}
-	w.running, w.what = w.PgConn().ExecPrepared(ctx, sd.Name, args, []int16{1}, nil), what
-	return nil
-}
-
-func (w *writer) wait() error {
-	if w.running == nil {
-		return nil
-	}
-	_, err := w.running.Close()
-	w.running = nil
-	if err != nil {
-		return fmt.Errorf("%s: %w", w.what, err)
-	}
-	return nil
-}
-
-// Exec waits, then is the connection's.
-func (w *writer) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	if err := w.wait(); err != nil {
-		return pgconn.CommandTag{}, err
-	}
-	return w.Conn.Exec(ctx, sql, args...)
-}
-
-// Query waits, then is the connection's.
-func (w *writer) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if err := w.wait(); err != nil {
-		return nil, err
-	}
-	return w.Conn.Query(ctx, sql, args...)
-}
-
-// QueryRow waits, then is the connection's.
-func (w *writer) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if err := w.wait(); err != nil {
-		return failed{err}
-	}
-	return w.Conn.QueryRow(ctx, sql, args...)
-}
-
-type failed struct{ err error }
-
-// Scan implements pgx.Row.
-func (f failed) Scan(...any) error { return f.err }
 
 // Connect opens a connection as the applier's role: no triggers, synchronous
 // commit, and an origin, so that what is written isn't told on as this cell's own
@@ -180,7 +118,7 @@ func (s *source) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	next := &session{conn: &writer{Conn: conn}}
+	next := &session{conn: conn}
 	tables, err := readTables(ctx, conn)
 	if err == nil {
 		next.layouts = &layouts{tables: tables, known: map[layoutKey]*layout{}}
@@ -236,6 +174,15 @@ func (s *session) store(ctx context.Context, source string, st stored, at time.T
 			at = coalesce(excluded.at, w.at), updated_at = clock_timestamp()`,
 		source, body, st.Incarnation, st.LSN.String(), commit)
 	return err
+}
+
+// bulk runs a statement whose parameters are all binary text arrays.
+func (s *session) bulk(ctx context.Context, sql string, args [][]byte) error {
+	sd, err := s.conn.Prepare(ctx, sql, sql)
+	if err != nil {
+		return err
+	}
+	return s.conn.PgConn().ExecPrepared(ctx, sd.Name, args, []int16{1}, nil).Read().Err
 }
 
 // slotTrouble says whether a row's content is what went wrong, so that one slot

@@ -46,10 +46,14 @@ func (s *source) apply(ctx context.Context, changes []cdc.Change, p cdc.Position
 	err := s.pieces(ctx, changes, p)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	was := s.trouble
 	s.trouble = ""
 	if err != nil {
 		s.trouble = err.Error()
 		s.close()
+	}
+	if s.trouble != was {
+		s.a.change()
 	}
 	return err
 }

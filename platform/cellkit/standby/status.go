@@ -46,11 +46,19 @@ func (a *Applier) Status(ctx context.Context) ([]Status, error) {
 		out[zone] = s.status(time.Now())
 	}
 	err := pgx.BeginTxFunc(ctx, a.o.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		return a.read(ctx, tx, out)
+		if err := a.positions(ctx, tx, out); err != nil {
+			return err
+		}
+		return a.slots(ctx, tx, out)
 	})
 	if err != nil {
 		return nil, err
 	}
+	return a.complete(out), nil
+}
+
+// complete adds what follows from what the process and its database know, and sorts.
+func (a *Applier) complete(out map[string]*Status) []Status {
 	for zone, st := range out {
 		if s := a.sources[zone]; s != nil {
 			s.finish(st)
@@ -60,17 +68,22 @@ func (a *Applier) Status(ctx context.Context) ([]Status, error) {
 	for _, zone := range slices.Sorted(maps.Keys(out)) {
 		list = append(list, *out[zone])
 	}
-	return list, nil
+	return list
 }
 
-func (a *Applier) read(ctx context.Context, tx pgx.Tx, out map[string]*Status) error {
+type reader interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// positions reads the watermarks.
+func (a *Applier) positions(ctx context.Context, tx reader, out map[string]*Status) error {
 	rows, err := tx.Query(ctx, "SELECT source, incarnation, lsn::text, at, position ->> 'state' FROM cell.watermarks")
 	if err != nil {
 		return err
 	}
 	var source, incarnation, lsn, state string
 	var at *time.Time
-	if _, err := pgx.ForEachRow(rows, []any{&source, &incarnation, &lsn, &at, &state}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&source, &incarnation, &lsn, &at, &state}, func() error {
 		st := out[source]
 		if st == nil {
 			return nil // followed before, not now
@@ -80,15 +93,17 @@ func (a *Applier) read(ctx context.Context, tx pgx.Tx, out map[string]*Status) e
 		}
 		st.State = cmp.Or(state, "unknown")
 		return st.LSN.UnmarshalText([]byte(lsn))
-	}); err != nil {
-		return err
-	}
-	rows, err = tx.Query(ctx, "SELECT slot, source, epoch, state, CASE WHEN state = 'in_sync' THEN '' ELSE reason END FROM cell.standing_by ORDER BY slot")
+	})
+	return err
+}
+
+func (a *Applier) slots(ctx context.Context, tx reader, out map[string]*Status) error {
+	rows, err := tx.Query(ctx, "SELECT slot, source, epoch, state, CASE WHEN state = 'in_sync' THEN '' ELSE reason END FROM cell.standing_by ORDER BY slot")
 	if err != nil {
 		return err
 	}
 	var slot, epoch int64
-	var reason string
+	var source, state, reason string
 	_, err = pgx.ForEachRow(rows, []any{&slot, &source, &epoch, &state, &reason}, func() error {
 		st := out[source]
 		if st == nil {
@@ -171,21 +186,30 @@ func (s *source) finish(st *Status) {
 	}
 }
 
-// Lately is Status as the applier found it at its last look, some seconds ago at
-// most: every owner asks each second. Its figures age with it.
+// Lately is Status with the slots as the applier found them at its last look, some
+// seconds ago at most: every owner asks each second, and they are thousands of rows.
+// Positions are as they are now, and a database that doesn't answer is an error.
 func (a *Applier) Lately(ctx context.Context) ([]Status, error) {
 	l := a.lately.Load()
 	if l == nil || time.Since(l.at) > 6*a.o.look {
 		return a.Status(ctx)
 	}
-	out := slices.Clone(l.all)
-	age := time.Since(l.at).Milliseconds()
-	for i := range out {
-		if out[i].AgeMS >= 0 {
-			out[i].AgeMS += age
-		}
+	out := map[string]*Status{}
+	for zone, s := range a.sources {
+		out[zone] = s.status(time.Now())
 	}
-	return out, nil
+	for _, was := range l.all {
+		st := out[was.Source]
+		if st == nil {
+			out[was.Source] = &was
+			continue
+		}
+		st.InSyncSlots, st.InSync, st.Copying, st.Stopped, st.Reasons = was.InSyncSlots, was.InSync, was.Copying, was.Stopped, was.Reasons
+	}
+	if err := a.positions(ctx, a.o.Pool, out); err != nil {
+		return nil, err
+	}
+	return a.complete(out), nil
 }
 
 // show brings the gauges to what is, and gives it.

@@ -8,16 +8,12 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"example.com/cellmart/platform/cellkit/cdc"
 )
 
-// pieceRows are sent at once: the server writes them while the next are made ready.
-const pieceRows = 2000
-
 // flush applies the round: whole rows a table at a time, those that leave out
-// large values one by one. The last statement may still run when it returns.
+// large values one by one.
 func (b *batch) flush(ctx context.Context) error {
 	edits := b.round.edits
 	if len(edits) == 0 {
@@ -42,10 +38,8 @@ func (b *batch) flush(ctx context.Context) error {
 		// Keys begin with the slot: what comes in their order finds its pages in the cache.
 		slices.SortStableFunc(g, func(x, y *edit) int { return cmp.Compare(x.slot, y.slot) })
 		l := g[0].layout
-		for piece := range slices.Chunk(g, pieceRows) {
-			if err := b.guard(ctx, g[0], func() error { return b.conn.send(ctx, l.t.name, l.t.upsert(l.columns), arrays(piece, l.use)) }); err != nil {
-				return err
-			}
+		if err := b.guard(ctx, g[0], func() error { return b.bulk(ctx, l.t.upsert(l.columns), arrays(g, l.use)) }); err != nil {
+			return fmt.Errorf("%s: %w", l.t.name, err)
 		}
 	}
 	for _, e := range patches {
@@ -66,21 +60,17 @@ func (b *batch) guard(ctx context.Context, e *edit, f func() error) error {
 		return err
 	}
 	err := f()
-	if err == nil { // and what it has begun
-		err = b.conn.wait()
-	}
 	if err == nil {
 		_, err = b.conn.Exec(ctx, "RELEASE SAVEPOINT one")
 		return err
 	}
-	var cause *pgconn.PgError
-	if !slotTrouble(err) || !errors.As(err, &cause) {
+	if !slotTrouble(err) {
 		return err
 	}
 	if _, err := b.conn.Exec(ctx, "ROLLBACK TO SAVEPOINT one"); err != nil {
 		return err
 	}
-	b.stop(b.states[e.slot], b.states[e.slot].epoch, true, fmt.Sprintf("a row of %s can't be applied: %v", e.t.name, cause))
+	b.stop(b.states[e.slot], b.states[e.slot].epoch, true, fmt.Sprintf("a row of %s can't be applied: %v", e.t.name, err))
 	return nil
 }
 

@@ -16,7 +16,7 @@ BEGIN
   IF current_setting('session_replication_role') <> 'replica' THEN
     RAISE EXCEPTION USING ERRCODE = 'SL005', MESSAGE = 'the applier''s session must have session_replication_role = replica';
   END IF;
-  IF cardinality(p_exclusive) = 0 THEN
+  IF coalesce(cardinality(p_exclusive), 0) = 0 THEN
     PERFORM pg_advisory_xact_lock_shared(4401, t.n) FROM (SELECT u.n FROM unnest(p_slots) AS u(n) ORDER BY u.n) t;
   ELSE
     FOR n, own IN SELECT u.n, u.n = ANY (p_exclusive) FROM unnest(p_slots || p_exclusive) AS u(n) GROUP BY u.n ORDER BY u.n LOOP
