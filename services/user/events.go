@@ -55,6 +55,7 @@ type claimBody struct {
 // handlers registers what this service takes.
 func (s *service) handlers(c *bus.Consumer) {
 	transfer.Register(c.Handle, c.HandleReply, payee)
+	transfer.RegisterMany(c.HandleMany, c.HandleManyReplies, payees)
 	c.Handle(kindBegin, s.onBegin)
 	c.HandleReply(kindGranted, s.onGranted)
 	c.HandleReply(kindTaken, s.onTaken)

@@ -31,7 +31,7 @@ type Config struct {
 	Cell, Addr, InternalAddr, LinkAddr string
 	DSN, ClaimKey                      env.Secret
 	TokenKey                           string
-	HashesAtOnce, HashQueue            int
+	HashesAtOnce, HashQueue, Batch     int
 	Sweep, Drain                       time.Duration
 	Limits                             map[string]transfer.Limits
 	Route                              route.Options
@@ -49,6 +49,7 @@ func loadConfig(getenv func(string) string) (Config, []env.Var, error) {
 		TokenKey:     r.Required("TOKEN_KEY", "file with the key that signs sessions (token.CELL.key)"),
 		HashesAtOnce: r.Int("HASHES_AT_ONCE", 2, "password hashes at a time, 19 MiB and a core each"),
 		HashQueue:    r.Int("HASH_QUEUE", 64, "logins and registrations that may wait for a hash; more are told 429"),
+		Batch:        r.Int("BUS_BATCH", bus.DefaultBatch, "transfers' messages that one transaction may handle, when as many wait; 1 = each has its own"),
 		Sweep:        r.Duration("SWEEP", time.Second, "how often deadlines and open claims are looked at"),
 		Drain:        r.Duration("DRAIN", 5*time.Second, "time for running requests at the end"),
 		Route:        route.ReadOptions(r),
@@ -67,6 +68,9 @@ func loadConfig(getenv func(string) string) (Config, []env.Var, error) {
 	}
 	if c.HashesAtOnce < 1 || c.HashQueue < c.HashesAtOnce {
 		r.Fail("HASHES_AT_ONCE", "must be 1 or more, and HASH_QUEUE no less")
+	}
+	if c.Batch < 1 || c.Batch > 1000 {
+		r.Fail("BUS_BATCH", "must be from 1 to 1000")
 	}
 	if c.Sweep <= 0 {
 		r.Fail("SWEEP", "must be above zero")
@@ -113,7 +117,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	ids := id.NewClient(id.Options{Lease: lease.Lease, Room: lease.Room, Bank: stock.Withdraw, Fallback: stock.Fallback, Clock: wall.Now, Log: p.Log,
 		Kinds: []string{idgenapi.User, idgenapi.Transfer, idgenapi.Address, idgenapi.Deposit}})
 	consumer := bus.NewConsumer(bus.ConsumerOptions{Service: name, Cell: cfg.Cell, Pool: pool, NATSURL: cfg.Route.NATSURL,
-		Dialer: dialer, Table: holder, Log: p.Log, Metrics: metrics})
+		Dialer: dialer, Table: holder, Log: p.Log, Metrics: metrics, Batch: cfg.Batch})
 
 	s := &service{
 		cell: cfg.Cell, store: &store{pool: pool}, table: holder, links: follower.Links(), ids: ids, waiters: &bus.Waiters{},

@@ -29,8 +29,8 @@ type confirmation struct {
 // confirmKey signs confirmations.
 func (s *service) confirmKey() []byte { return s.keyed("confirm", "") }
 
-// payees holds a request to exactly one payee; a phone becomes its canonical form.
-func payees(user id.ID, phone *string) error {
+// onePayee holds a request to exactly one payee; a phone becomes its canonical form.
+func onePayee(user id.ID, phone *string) error {
 	if (user == 0) == (*phone == "") {
 		return errs.Field("to_user", "exactly one of to_user and to_phone must be there")
 	}
@@ -48,7 +48,7 @@ func (s *service) preview(ctx context.Context, r call.Route, in userapi.PreviewR
 	if err = money(in.Amount, &in.Currency); err != nil {
 		return out, c, err
 	}
-	if err = payees(in.ToUser, &in.ToPhone); err != nil {
+	if err = onePayee(in.ToUser, &in.ToPhone); err != nil {
 		return out, c, err
 	}
 	at, err := s.cellSlot()
@@ -102,7 +102,7 @@ func (s *service) pay(ctx context.Context, r call.Route, key string, in userapi.
 	if in.Memo, err = textField("memo", in.Memo, 0, 200); err != nil {
 		return none, false, err
 	}
-	if err := payees(in.ToUser, &in.ToPhone); err != nil {
+	if err := onePayee(in.ToUser, &in.ToPhone); err != nil {
 		return none, false, err
 	}
 	in.Confirm = "" // a repeated request may have looked again

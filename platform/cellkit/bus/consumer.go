@@ -29,21 +29,28 @@ type ConsumerOptions struct {
 	Log     *slog.Logger
 	Metrics *obs.Metrics // nil = nobody looks
 	Workers int          // messages handled at the same time; 0 = half of Pool, so that requests get the other
+	Batch   int          // messages in one transaction at most, where their kind allows several; 0 = DefaultBatch, 1 = each alone
 }
 
 // Consumer pulls the messages for one service of one cell from every cell, and
-// runs each in one transaction. Handlers are registered before Run.
+// runs each in one transaction, or several of one kind in one. Handlers are
+// registered before Run.
 type Consumer struct {
 	o        ConsumerOptions
 	handlers map[string]Handler
 	replies  map[string]ReplyHandler
-	own      atomic.Pointer[nats.Conn] // nil before Run and after it
-	work     chan struct{}             // one token for each message in work
-	retries  chan struct{}             // and one of these if it isn't the first try
-	fails    failures
-	metrics  consumerMetrics
-	timing   timing
-	step     func(name string) error // a failpoint of the tests, nil else
+
+	many        map[string]ManyHandler
+	manyReplies map[string]ManyReplyHandler
+	queues      map[string]chan item // by kind, of those that are handled together
+
+	own     atomic.Pointer[nats.Conn] // nil before Run and after it
+	work    chan struct{}             // one token for each message in work
+	retries chan struct{}             // and one of these if it isn't the first try
+	fails   failures
+	metrics consumerMetrics
+	timing  timing
+	step    func(name string) error // a failpoint of the tests, nil else
 }
 
 // timing has the consumer's waits, which tests shorten.
@@ -59,6 +66,7 @@ type timing struct {
 type consumerMetrics struct {
 	received   *prometheus.CounterVec // source
 	handled    *prometheus.CounterVec // kind, outcome
+	batches    *prometheus.CounterVec // kind
 	forwarded  *prometheus.CounterVec // destination
 	parked     prometheus.Counter
 	duplicates prometheus.Counter
@@ -76,8 +84,12 @@ func NewConsumer(o ConsumerOptions) *Consumer {
 	if o.Workers <= 0 {
 		o.Workers = max(2, int(o.Pool.Config().MaxConns)/2)
 	}
+	if o.Batch <= 0 {
+		o.Batch = DefaultBatch
+	}
 	o.Log = o.Log.With("part", "bus")
 	c := &Consumer{
+		many: map[string]ManyHandler{}, manyReplies: map[string]ManyReplyHandler{},
 		o: o, handlers: map[string]Handler{}, replies: map[string]ReplyHandler{}, work: make(chan struct{}, o.Workers),
 		retries: make(chan struct{}, max(1, o.Workers/2)),
 		timing: timing{
@@ -89,6 +101,7 @@ func NewConsumer(o ConsumerOptions) *Consumer {
 	c.metrics = consumerMetrics{
 		received:   m.Counter("cellmart_bus_received_total", "Messages received, by the cell they were pulled from.", "source"),
 		handled:    m.Counter("cellmart_bus_handled_total", "Messages by what became of them.", "kind", "outcome"),
+		batches:    m.Counter("cellmart_bus_batches_total", "Transactions in which several messages were handled together.", "kind"),
 		forwarded:  m.Counter("cellmart_bus_forwarded_total", "Messages sent on to a slot's new owner.", "destination"),
 		parked:     m.Counter("cellmart_bus_parked_total", "Messages put aside because nobody could handle them: an alarm.").WithLabelValues(),
 		duplicates: m.Counter("cellmart_bus_duplicates_total", "Messages that had been handled before.").WithLabelValues(),
@@ -126,7 +139,15 @@ func (c *Consumer) Run(ctx context.Context) error {
 	defer nc.Close()
 	c.own.Store(nc)
 	defer c.own.Store(nil)
-	var wg sync.WaitGroup
+	c.makeQueues()
+	var wg, batching sync.WaitGroup
+	c.runBatchers(&batching)
+	defer func() { // what is queued is handled before its source ends
+		for _, q := range c.queues {
+			close(q)
+		}
+		batching.Wait()
+	}()
 	running := map[string]context.CancelFunc{}
 	for ctx.Err() == nil {
 		changed := c.o.Table.Changed()

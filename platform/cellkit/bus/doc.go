@@ -22,6 +22,14 @@
 // 30 s; a new NATS message id each time), until its final reply is in. A reply is
 // never open: when the request comes again, it is made again from the inbox.
 //
+// # Several in one transaction
+//
+// Messages of a kind that has a ManyHandler are handled together when several wait:
+// as many as have come while others were handled, up to Batch, each in its own slot
+// (pg.InSlots), with set-based statements. Nothing depends on it: only the usual case
+// is done so, and whatever isn't it, or comes in the way, leaves no trace and is
+// handled alone.
+//
 // # What can go wrong
 //
 //	what                                  then
@@ -32,6 +40,8 @@
 //	thousands wait for one standby        no more of its slots' are held: they stay due
 //	a reply to a request that left early  acknowledged: the request was lost with its
 //	and isn't here                        cell, and nothing final came of it
+//	one of several fails, or was handled   all are undone, and handled each alone
+//	already, or its slot is locked
 //	stream, consumer or store gone        made again; open requests are sent again
 //	stream full (DiscardNew)              the note stays due, with backoff
 //	message twice, or late                the inbox answers with the first reply

@@ -225,7 +225,44 @@ func (c *cell) consumer() *bus.Consumer {
 	con.HandleReply("done.it", func(ctx context.Context, tx *pg.Tx, m bus.Message) (bool, error) {
 		return true, effect(ctx, tx, "done "+m.Key)
 	})
+	con.HandleMany("do.it", func(_ context.Context, _ *pg.Many, list []bus.Message) ([]bus.Reply, bus.Effect, error) {
+		replies := make([]bus.Reply, len(list))
+		var of []bus.Message
+		for i, m := range list {
+			if !strings.HasPrefix(m.Key, "alone") {
+				replies[i] = bus.Reply{Kind: "done.it", Body: map[string]string{"of": m.Key}}
+				of = append(of, m)
+			}
+		}
+		return replies, effectsOf("do ", of), nil
+	})
+	con.HandleManyReplies("done.it", func(_ context.Context, _ *pg.Many, list []bus.Message) ([]bool, bus.Effect, error) {
+		takes := make([]bool, len(list))
+		var of []bus.Message
+		for i, m := range list {
+			if takes[i] = !strings.HasPrefix(m.Key, "alone"); takes[i] {
+				of = append(of, m)
+			}
+		}
+		return takes, effectsOf("done ", of), nil
+	})
 	return con
+}
+
+// effectsOf does the effects of several messages in one statement. A key that begins
+// with "late" isn't found out before it is done: it refuses the whole.
+func effectsOf(what string, list []bus.Message) bus.Effect {
+	return func(b *pgx.Batch) {
+		var slots []routing.Slot
+		var names []string
+		for _, m := range list {
+			if !strings.HasPrefix(m.Key, "late") {
+				slots, names = append(slots, m.To), append(names, what+m.Key)
+			}
+		}
+		b.Queue(`INSERT INTO toy.effects (slot, what) SELECT * FROM unnest($1::int[], $2::text[])
+			ON CONFLICT (slot, what) DO UPDATE SET times = effects.times + 1`, slots, names).Exec(bus.Whole(len(list)))
+	}
 }
 
 func (c *cell) dispatcher() *bus.Dispatcher {

@@ -115,33 +115,57 @@ func (s *source) fetch(ctx context.Context, cons jetstream.Consumer) error {
 	return err
 }
 
-// start gives a message to a worker, waiting for a free one. At most half of
-// them work on second and further tries: the server gives those out first, and
-// many that fail must not keep new messages waiting (S-M11).
+// start gives a message to those who handle its kind together, or to a worker,
+// waiting for a free one. At most half of them work on second and further tries: the
+// server gives those out first, and many that fail must not keep new messages
+// waiting (S-M11).
 func (s *source) start(ctx context.Context, msg jetstream.Msg) {
-	n := deliveries(msg)
-	if n > 1 {
-		select {
-		case s.c.retries <- struct{}{}:
-		default:
-			_ = msg.NakWithDelay(s.delay(n)) // if that is lost, it comes after AckWait
+	it := item{s: s, msg: msg, n: deliveries(msg)}
+	if it.m, it.err = decode(msg.Data(), s.c.o.Service); it.err == nil {
+		if q := s.c.queue(it); q != nil {
+			s.wg.Add(1) // until the batch has told what became of it
+			select {
+			case q <- it:
+			case <-ctx.Done():
+				s.wg.Done()
+				_ = msg.Nak() // for another instance, at once
+			}
 			return
 		}
 	}
+	if it.n > 1 {
+		select {
+		case s.c.retries <- struct{}{}:
+		default:
+			_ = msg.NakWithDelay(s.delay(it.n)) // if that is lost, it comes after AckWait
+			return
+		}
+	}
+	s.wg.Add(1)
+	if !s.alone(ctx, it) {
+		_ = msg.Nak()
+	}
+}
+
+// alone has a worker handle one message that s.wg counts, and whose retry, if it is
+// one, is counted too. false: ctx ended before one was free.
+func (s *source) alone(ctx context.Context, it item) bool {
 	release := func() {
-		if n > 1 {
+		if it.n > 1 {
 			<-s.c.retries
 		}
+		s.wg.Done()
 	}
 	select {
 	case s.c.work <- struct{}{}:
-		s.wg.Go(func() {
+		go func() {
 			defer func() { <-s.c.work; release() }()
-			s.handle(context.WithoutCancel(ctx), msg, n) // bounded by the transaction's own limit
-		})
+			s.handle(context.WithoutCancel(ctx), it) // bounded by the transaction's own limit
+		}()
+		return true
 	case <-ctx.Done():
-		_ = msg.Nak() // for another instance, at once
 		release()
+		return false
 	}
 }
 
@@ -171,36 +195,39 @@ func (s *source) watch(ctx context.Context, cons jetstream.Consumer) error {
 	return errSilent
 }
 
-// handle does one message, delivered the nth time, and tells the server what
-// became of it.
-func (s *source) handle(ctx context.Context, msg jetstream.Msg, n int) {
-	s.c.metrics.received.WithLabelValues(s.cell).Inc()
+// handle does one message, and tells the server what became of it.
+func (s *source) handle(ctx context.Context, it item) {
 	var res Result
-	m, err := decode(msg.Data(), s.c.o.Service)
-	malformed := err != nil
-	if malformed {
-		res = s.c.parkMalformed(ctx, msg.Subject(), msg.Data(), err)
+	if it.err != nil {
+		res = s.c.parkMalformed(ctx, it.msg.Subject(), it.msg.Data(), it.err)
 	} else {
-		res = s.c.Deliver(ctx, m)
+		res = s.c.Deliver(ctx, it.m)
 	}
+	s.tell(ctx, it, res)
+}
+
+// tell tells the server what became of a message.
+func (s *source) tell(ctx context.Context, it item, res Result) {
+	s.c.metrics.received.WithLabelValues(s.cell).Inc()
 	if res.Outcome == Elsewhere {
-		res = s.c.forward(ctx, m, res.Owner)
+		res = s.c.forward(ctx, it.m, res.Owner)
 	}
 	if s.c.at("ack") != nil {
 		return
 	}
-	if res.Outcome == Again && !malformed && n >= tries(m) {
-		s.c.dropped(m)
+	if res.Outcome == Again && it.err == nil && it.n >= tries(it.m) {
+		s.c.dropped(it.m)
 		res.Outcome = Dropped
 	}
+	var err error
 	if res.Outcome == Again {
-		s.log.Info("message waits for another try", "id", m.ID, "kind", m.Kind, "tries", n, "error", res.Err)
-		err = msg.NakWithDelay(s.delay(n))
+		s.log.Info("message waits for another try", "id", it.m.ID, "kind", it.m.Kind, "tries", it.n, "error", res.Err)
+		err = it.msg.NakWithDelay(s.delay(it.n))
 	} else {
-		err = msg.Ack()
+		err = it.msg.Ack()
 	}
 	if err != nil { // it comes once more
-		s.log.Debug("ack", "id", m.ID, "error", err)
+		s.log.Debug("ack", "id", it.m.ID, "error", err)
 	}
 }
 

@@ -90,6 +90,9 @@ func TestScenario_M11_NakWithDelayStarvesNobody(t *testing.T) {
 				}
 				return bus.Reply{Kind: "done.it", Body: 1}, effect(ctx, tx, "do "+m.Key)
 			})
+			con.HandleMany("do.it", func(_ context.Context, _ *pg.Many, list []bus.Message) ([]bus.Reply, bus.Effect, error) {
+				return make([]bus.Reply, len(list)), nil, nil // each goes alone
+			})
 			exec(t, c1, fmt.Sprintf(`BEGIN; SELECT cell.enter(1, 1); INSERT INTO cell.outbox (slot, id, to_slot, service, kind, key, body, reply_service)
 				SELECT 1, 'bad' || i, 9000, 'toy', 'do.it', 'bad' || i, '1', 'toy' FROM generate_series(1, %d) i; COMMIT`, bad))
 			c1.spy(t).has(t, "c2", "bad1", fmt.Sprint("bad", bad))

@@ -37,6 +37,7 @@ type Tx struct {
 func (t *Tx) AfterCommit(f func()) { t.after = append(t.after, f) }
 
 const (
+	begin  = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 	commit = "SELECT cell.leave(); COMMIT; SELECT cell.committed()"
 	tries  = 3
 )
@@ -75,7 +76,7 @@ func letPass(ctx context.Context, try int) bool {
 
 func once(ctx context.Context, pool *pgxpool.Pool, e Entry, fn func(*Tx) error) error {
 	// The simple protocol takes both statements in one trip; the values are integers.
-	begin := "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SELECT cell.enter(" + strconv.Itoa(int(e.Slot)) + "," +
+	begin := begin + "; SELECT cell.enter(" + strconv.Itoa(int(e.Slot)) + "," +
 		strconv.FormatInt(int64(e.Epoch), 10) + "," + strconv.FormatInt(int64(e.User), 10) + ")"
 	ptx, err := pool.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin, CommitQuery: commit})
 	if err != nil {

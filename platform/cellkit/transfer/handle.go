@@ -41,6 +41,11 @@ type Body struct {
 	At time.Time `json:"at,omitzero"` // of the transfer's beginning: the hour that both sides count it in
 }
 
+// valid says whether this can be a transfer at all.
+func (b Body) valid() bool {
+	return b.Transfer > 0 && b.From > 0 && b.To > 0 && b.Amount > 0 && ValidCurrency(b.Currency) && b.Kind.known() && (b.Kind == Refund) == (b.RefundOf > 0)
+}
+
 // begun is At, or nil when the message doesn't have it.
 func (b Body) begun() *time.Time {
 	if b.At.IsZero() {
@@ -85,7 +90,7 @@ func judge(ctx context.Context, tx *pg.Tx, m bus.Message, q Question, payee Paye
 	if err := m.Decode(&b); err != nil {
 		return bus.Reply{}, err
 	}
-	if b.Transfer <= 0 || b.From <= 0 || b.To <= 0 || b.Amount <= 0 || !ValidCurrency(b.Currency) || !b.Kind.known() || (b.Kind == Refund) != (b.RefundOf > 0) {
+	if !b.valid() {
 		return bus.Reply{}, bus.Park(fmt.Errorf("%s: not a transfer: %s", m.ID, m.Body))
 	}
 	row, err := credit(ctx, tx, b.Transfer)
