@@ -99,14 +99,10 @@ func payee(ctx context.Context, tx *pg.Tx, user id.ID) (bool, string, error) {
 	return true, "", nil
 }
 
-// payees is payee for several, whether they take money.
-func payees(ctx context.Context, tx *pg.Many, slots []routing.Slot, users []id.ID) ([]bool, error) {
-	rows, err := tx.Query(ctx, `SELECT (SELECT count(*) FROM users.users x WHERE x.slot = u.slot AND x.id = u.id AND x.closed_at IS NULL) = 1
-		FROM unnest($1::int[], $2::bigint[]) WITH ORDINALITY AS u(slot, id, i) ORDER BY u.i`, slots, users)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[bool])
+// payees is payee for several.
+func payees(b *pgx.Batch, slots []routing.Slot, users []id.ID, takes []bool) {
+	b.Queue(`SELECT (SELECT count(*) FROM users.users x WHERE x.slot = u.slot AND x.id = u.id AND x.closed_at IS NULL) = 1
+		FROM unnest($1::int[], $2::bigint[]) WITH ORDINALITY AS u(slot, id, i) ORDER BY u.i`, slots, users).Query(transfer.Flags(takes))
 }
 
 // renamed is a user with a name, the how manieth that is, and their phone in

@@ -29,7 +29,7 @@ type ConsumerOptions struct {
 	Log     *slog.Logger
 	Metrics *obs.Metrics // nil = nobody looks
 	Workers int          // messages handled at the same time; 0 = half of Pool, so that requests get the other
-	Batch   int          // messages in one transaction at most, where their kind allows several; 0 = DefaultBatch, 1 = each alone
+	Batch   int          // messages in one transaction at most, where their kind allows several; 0 = DefaultBatch
 }
 
 // Consumer pulls the messages for one service of one cell from every cell, and
@@ -101,7 +101,7 @@ func NewConsumer(o ConsumerOptions) *Consumer {
 	c.metrics = consumerMetrics{
 		received:   m.Counter("cellmart_bus_received_total", "Messages received, by the cell they were pulled from.", "source"),
 		handled:    m.Counter("cellmart_bus_handled_total", "Messages by what became of them.", "kind", "outcome"),
-		batches:    m.Counter("cellmart_bus_batches_total", "Transactions in which several messages were handled together.", "kind"),
+		batches:    m.Counter("cellmart_bus_batches_total", "Transactions of messages whose kind may be handled together, however many they were.", "kind"),
 		forwarded:  m.Counter("cellmart_bus_forwarded_total", "Messages sent on to a slot's new owner.", "destination"),
 		parked:     m.Counter("cellmart_bus_parked_total", "Messages put aside because nobody could handle them: an alarm.").WithLabelValues(),
 		duplicates: m.Counter("cellmart_bus_duplicates_total", "Messages that had been handled before.").WithLabelValues(),

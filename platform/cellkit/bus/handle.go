@@ -156,15 +156,19 @@ func (c *Consumer) request(ctx context.Context, tx *pg.Tx, m Message) (Result, e
 	if err != nil {
 		return Result{}, Park(err)
 	}
-	tag, err := tx.Exec(ctx, `INSERT INTO cell.inbox (slot, from_slot, id, fingerprint) VALUES ($1, $2, $3, $4)
-		ON CONFLICT (slot, from_slot, id) DO NOTHING`, tx.Slot, m.From, m.ID, print)
-	if err != nil {
+	var parked bool
+	err = tx.QueryRow(ctx, `INSERT INTO cell.inbox (slot, from_slot, id, fingerprint) VALUES ($1, $2, $3, $4)
+		ON CONFLICT (slot, from_slot, id) DO NOTHING
+		RETURNING EXISTS (SELECT FROM cell.parked WHERE slot = $1 AND from_slot = $2 AND id = $3 AND resolved_at IS NULL)`,
+		tx.Slot, m.From, m.ID, print).Scan(&parked)
+	again := errors.Is(err, pgx.ErrNoRows)
+	if err != nil && !again {
 		return Result{}, err
 	}
 	if err := c.at("inbox"); err != nil {
 		return Result{}, err
 	}
-	if tag.RowsAffected() == 0 {
+	if again {
 		return c.repeat(ctx, tx, m, print)
 	}
 	h := c.handlers[m.Kind]
@@ -188,9 +192,10 @@ func (c *Consumer) request(ctx context.Context, tx *pg.Tx, m Message) (Result, e
 	b := &pgx.Batch{}
 	b.Queue("UPDATE cell.inbox SET reply_kind = $4, reply_body = $5 WHERE slot = $1 AND from_slot = $2 AND id = $3",
 		tx.Slot, m.From, m.ID, answer.Kind, body)
-	// It may have been parked before, when whatever it needed wasn't there.
-	b.Queue("UPDATE cell.parked SET resolved_at = now() WHERE slot = $1 AND from_slot = $2 AND id = $3 AND digest = $4 AND resolved_at IS NULL",
-		tx.Slot, m.From, m.ID, digest(m))
+	if parked { // before, when whatever it needed wasn't there
+		b.Queue("UPDATE cell.parked SET resolved_at = now() WHERE slot = $1 AND from_slot = $2 AND id = $3 AND digest = $4 AND resolved_at IS NULL",
+			tx.Slot, m.From, m.ID, digest(m))
+	}
 	queueReply(b, tx.Slot, m, answer.Kind, body, answer.Early)
 	return Result{Outcome: Handled}, tx.SendBatch(ctx, b).Close()
 }

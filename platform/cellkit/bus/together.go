@@ -116,7 +116,7 @@ func gather(first item, q <-chan item, limit int) []item {
 // queue gives the batchers' queue for a message, nil when it goes alone: nobody
 // takes its kind with others, or it has failed before.
 func (c *Consumer) queue(it item) chan item {
-	if it.err != nil || it.n > 1 || c.o.Batch < 2 {
+	if it.err != nil || it.n > 1 {
 		return nil
 	}
 	return c.queues[it.m.Kind]
@@ -133,11 +133,9 @@ func (c *Consumer) makeQueues() {
 	}
 }
 
-// batch handles messages of one kind together; one on its own is left out.
+// batch handles messages of one kind together, or the one that there is in the same
+// way: it costs less than alone.
 func (c *Consumer) batch(list []item) []Result {
-	if len(list) < 2 {
-		return make([]Result, len(list))
-	}
 	messages := make([]Message, len(list))
 	for i, it := range list {
 		messages[i] = it.m
@@ -188,7 +186,7 @@ func (c *Consumer) together(ctx context.Context, list []Message) (taken []int, e
 		seen[n], slots[m.To] = true, a.Epoch
 		places = append(places, i)
 	}
-	if len(places) < 2 {
+	if len(places) == 0 {
 		return nil, nil
 	}
 	slices.SortFunc(places, func(i, j int) int {
@@ -196,7 +194,6 @@ func (c *Consumer) together(ctx context.Context, list []Message) (taken []int, e
 		return cmp.Or(cmp.Compare(a.To, b.To), cmp.Compare(a.From, b.From), cmp.Compare(a.ID, b.ID))
 	})
 	err = pg.InSlots(ctx, c.o.Pool, slots, func(tx *pg.Many) error {
-		places = slices.DeleteFunc(places, func(i int) bool { _, ok := tx.Entered[list[i].To]; return !ok })
 		var err error
 		if list[0].ReplyTo == "" {
 			taken, err = c.requests(ctx, tx, list, places)
@@ -239,9 +236,9 @@ func keep(ctx context.Context, tx *pg.Many, places []int, sql string, args ...an
 	return out, err
 }
 
-// newSQL gives the requests that were neither handled nor parked.
-const newSQL = `SELECT u.i::int FROM unnest($1::int[], $2::int[], $3::text[]) WITH ORDINALITY AS u(slot, from_slot, id, i)
-	WHERE (SELECT count(*) FROM cell.inbox x WHERE x.slot = u.slot AND x.from_slot = u.from_slot AND x.id = u.id) = 0
+// newSQL gives the requests, of the slots entered, that were neither handled nor parked.
+var newSQL = `SELECT u.i::int FROM unnest($1::int[], $2::int[], $3::text[]) WITH ORDINALITY AS u(slot, from_slot, id, i)
+	WHERE ` + pg.Entered("u.slot") + ` AND (SELECT count(*) FROM cell.inbox x WHERE x.slot = u.slot AND x.from_slot = u.from_slot AND x.id = u.id) = 0
 		AND (SELECT count(*) FROM cell.parked p WHERE p.slot = u.slot AND p.from_slot = u.from_slot AND p.id = u.id) = 0`
 
 // requests is Consumer.request for several: the inbox rows come first, with the
@@ -249,7 +246,7 @@ const newSQL = `SELECT u.i::int FROM unnest($1::int[], $2::int[], $3::text[]) WI
 func (c *Consumer) requests(ctx context.Context, tx *pg.Many, list []Message, places []int) ([]int, error) {
 	_, to, from, ids := pick(list, places)
 	places, err := keep(ctx, tx, places, newSQL, to, from, ids)
-	if err != nil || len(places) < 2 {
+	if err != nil || len(places) == 0 {
 		return nil, err
 	}
 	messages, _, _, _ := pick(list, places)
@@ -298,9 +295,10 @@ func (c *Consumer) requests(ctx context.Context, tx *pg.Many, list []Message, pl
 	return taken, tx.SendBatch(ctx, b).Close()
 }
 
-// openSQL locks the requests that wait for their final reply. One that somebody
-// else holds isn't waited for.
-const openSQL = `SELECT u.i::int FROM unnest($1::int[], $2::text[]) WITH ORDINALITY AS u(slot, id, i)
+// openSQL locks the requests, of the slots entered, that wait for their final reply.
+// One that somebody else holds isn't waited for.
+var openSQL = `SELECT u.i::int
+	FROM (SELECT * FROM unnest($1::int[], $2::text[]) WITH ORDINALITY AS u(slot, id, i) WHERE ` + pg.Entered("u.slot") + ` OFFSET 0) u
 	CROSS JOIN LATERAL (SELECT FROM cell.outbox o WHERE o.slot = u.slot AND o.id = u.id AND o.reply_to = '' AND o.closed_at IS NULL
 		FOR UPDATE SKIP LOCKED) o`
 
@@ -317,7 +315,7 @@ func (c *Consumer) answers(ctx context.Context, tx *pg.Many, list []Message, pla
 		to[j], ids[j] = list[i].To, list[i].ReplyTo
 	}
 	places, err := keep(ctx, tx, places, openSQL, to, ids)
-	if err != nil || len(places) < 2 {
+	if err != nil || len(places) == 0 {
 		return nil, err
 	}
 	messages, _, _, _ := pick(list, places)

@@ -2,18 +2,25 @@ package pg
 
 import (
 	"context"
+	"fmt"
+	"strconv"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"example.com/cellmart/platform/cellkit/errs"
 	"example.com/cellmart/platform/routing"
 )
 
 // Many is a transaction that has entered several slots, for messages that are
-// handled together. Its statements name the slot of each row they write.
-type Many struct {
-	pgx.Tx
-	Entered map[routing.Slot]routing.Epoch
+// handled together. Its statements name the slot of each row they touch, and touch
+// rows of no other: Entered says which.
+type Many struct{ pgx.Tx }
+
+// Entered is SQL that is true for a slot (an expression) that this transaction has
+// entered.
+func Entered(slot string) string {
+	return "strpos(current_setting('cell.epoch'), ',' || " + slot + " || ':') > 0"
 }
 
 // InSlots runs fn once in a write transaction that has entered those of the slots
@@ -23,23 +30,19 @@ type Many struct {
 func InSlots(ctx context.Context, pool *pgxpool.Pool, slots map[routing.Slot]routing.Epoch, fn func(*Many) error) error {
 	ctx, cancel := context.WithTimeout(ctx, TxTimeout)
 	defer cancel()
-	list, epochs := make([]routing.Slot, 0, len(slots)), make([]routing.Epoch, 0, len(slots))
+	var list, epochs []byte
 	for slot, epoch := range slots {
-		list, epochs = append(list, slot), append(epochs, epoch)
+		list, epochs = strconv.AppendInt(append(list, ','), int64(slot), 10), strconv.AppendInt(append(epochs, ','), int64(epoch), 10)
 	}
-	tx, err := pool.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin, CommitQuery: commit})
+	if len(slots) == 0 {
+		return errs.ErrUnavailable.Msgf("no slot to enter")
+	}
+	enter := fmt.Sprintf("%s; SELECT cell.enter_many('{%s}', '{%s}')", begin, list[1:], epochs[1:])
+	tx, err := pool.BeginTx(ctx, pgx.TxOptions{BeginQuery: enter, CommitQuery: commit})
 	if err != nil {
 		return Error(err)
 	}
-	m := &Many{Tx: tx, Entered: make(map[routing.Slot]routing.Epoch, len(slots))}
-	var entered []routing.Slot
-	if err = tx.QueryRow(ctx, "SELECT cell.enter_many($1, $2)", list, epochs).Scan(&entered); err == nil {
-		for _, slot := range entered {
-			m.Entered[slot] = slots[slot]
-		}
-		err = fn(m)
-	}
-	if err != nil {
+	if err := fn(&Many{tx}); err != nil {
 		rollback(ctx, tx)
 		return Error(err)
 	}

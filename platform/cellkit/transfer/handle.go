@@ -202,6 +202,9 @@ func HandleAnswer(ctx context.Context, tx *pg.Tx, reply bus.Message) (bool, erro
 		if reply.ReplyTo == bus.MessageID(kind, bus.IDKey(t.ID)) {
 			continue // the consumer closes it
 		}
+		if kind == KindCancel && t.State == Frozen {
+			continue // it was never sent
+		}
 		if err := bus.Close(ctx, tx, kind, bus.IDKey(t.ID)); err != nil {
 			return false, err
 		}

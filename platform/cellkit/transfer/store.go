@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -116,6 +117,11 @@ func start(ctx context.Context, tx *pg.Tx, o Order, keepRejected bool) (Transfer
 	if o.from != "" {
 		t.TakenFrom = o.from
 	}
+	if o.Kind == User && !o.Frozen && (o.Limits.Each <= 0 || o.Amount <= o.Limits.Each) {
+		if done, err := begin(ctx, tx, o, t); !errors.Is(err, pgx.ErrNoRows) {
+			return done, err
+		} // the statements below say why
+	}
 	old, err := lock(ctx, tx, o.ID)
 	switch {
 	case err == nil && !same(old, t):
@@ -139,6 +145,46 @@ func start(ctx context.Context, tx *pg.Tx, o Order, keepRejected bool) (Transfer
 		return t, err
 	}
 	return t, send(ctx, tx, KindCredit, t)
+}
+
+// beginSQL is freeze, insert and send in one statement, or nothing at all: pgx.ErrNoRows.
+// The body of the CREDIT gets the row's created_at.
+const beginSQL = `WITH w AS (
+		UPDATE cell.wallets SET available = available - $6, frozen = frozen + $6, seq = seq + 1,
+			spent = CASE WHEN spent_on >= ` + today + ` THEN spent + $6 ELSE $6 END, spent_on = greatest(spent_on, ` + today + `)
+		WHERE slot = $1 AND user_id = $3 AND currency = $7 AND available >= $6
+			AND ($10::bigint = 0 OR CASE WHEN spent_on >= ` + today + ` THEN spent ELSE 0 END + $6 <= $10)
+			AND NOT EXISTS (SELECT FROM cell.transfers WHERE slot = $1 AND id = $2)
+			AND NOT EXISTS (SELECT FROM cell.postings WHERE slot = $1 AND ref = $11 AND step = 'freeze')
+		RETURNING seq, available, frozen),
+	p AS (
+		INSERT INTO cell.postings (slot, user_id, currency, seq, debit, credit, amount, ref, step, available, frozen, memo)
+		SELECT $1, $3, $7, w.seq, 'available', 'frozen', $6, $11, 'freeze', w.available, w.frozen, $8 FROM w),
+	t AS (
+		INSERT INTO cell.transfers (slot, id, kind, from_user, to_user, to_slot, amount, currency, state, memo, deadline)
+		SELECT $1, $2, 'transfer', $3, $4, $5, $6, $7, 'FROZEN', $8, $9 FROM w RETURNING ` + columns + `),
+	o AS (
+		INSERT INTO cell.outbox (slot, id, to_slot, service, kind, key, body, reply_service)
+		SELECT $1, $12, $5, $13, $14, $15, $16::jsonb || jsonb_build_object('at', t.created_at), $13 FROM t)
+	SELECT * FROM t`
+
+// begin starts the usual transfer, of one user to another.
+func begin(ctx context.Context, tx *pg.Tx, o Order, t Transfer) (Transfer, error) {
+	body, err := json.Marshal(t.body())
+	if err != nil {
+		return t, err
+	}
+	key := bus.IDKey(t.ID)
+	rows, err := tx.Query(ctx, beginSQL, tx.Slot, t.ID, t.From, t.To, t.ToSlot, t.Amount, t.Currency, t.Memo, t.Deadline, o.Limits.Day, Ref(t.ID),
+		bus.MessageID(KindCredit, key), Service, KindCredit, key, body)
+	if err != nil {
+		return t, err
+	}
+	out, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Transfer])
+	if pg.IsUnique(err, "postings_slot_ref_step_key") {
+		err = ErrPosted.Because(err)
+	}
+	return out, err
 }
 
 // freeze takes the money, and counts it for the day.
@@ -220,7 +266,12 @@ func save(ctx context.Context, tx *pg.Tx, t Transfer, next State, reason string)
 // send puts a question to the destination into the outbox.
 func send(ctx context.Context, tx *pg.Tx, kind string, t Transfer) error {
 	return bus.Send(ctx, tx, bus.Request{Service: Service, Kind: kind, Key: bus.IDKey(t.ID), To: t.ToSlot, ReplyService: Service,
-		Body: Body{Transfer: t.ID, Kind: t.Kind, From: t.From, To: t.To, Amount: t.Amount, Currency: t.Currency, Memo: t.Memo, OrderID: t.OrderID, RefundOf: t.RefundOf, At: t.CreatedAt}})
+		Body: t.body()})
+}
+
+// body is what the destination is told.
+func (t Transfer) body() Body {
+	return Body{Transfer: t.ID, Kind: t.Kind, From: t.From, To: t.To, Amount: t.Amount, Currency: t.Currency, Memo: t.Memo, OrderID: t.OrderID, RefundOf: t.RefundOf, At: t.CreatedAt}
 }
 
 // Get reads a transfer at its source; errs.ErrNotFound.

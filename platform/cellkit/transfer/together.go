@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -13,9 +14,10 @@ import (
 	"example.com/cellmart/platform/routing"
 )
 
-// Payees is Payee for users of several entered slots: whether each takes money. One
-// that doesn't needs no reason here: Payee is asked again.
-type Payees func(ctx context.Context, tx *pg.Many, slots []routing.Slot, users []id.ID) ([]bool, error)
+// Payees is Payee for users of several entered slots: it queues the question whether
+// each takes money, whose answer fills takes. One that doesn't needs no reason here:
+// Payee is asked again.
+type Payees func(b *pgx.Batch, slots []routing.Slot, users []id.ID, takes []bool)
 
 // RegisterMany gives a consumer's HandleMany and HandleManyReplies what can be done
 // for several transfers at once: credits that are taken, and the answers to them.
@@ -42,10 +44,10 @@ func (c *columnsOf) add(slot, fromSlot routing.Slot, b Body, user id.ID) {
 	c.amounts, c.begun = append(c.amounts, b.Amount), append(c.begun, b.begun())
 }
 
-// newCreditsSQL gives those that have no row yet and whose payee has a wallet.
-const newCreditsSQL = `SELECT u.i::int FROM unnest($1::int[], $2::bigint[], $3::bigint[], $4::text[]) WITH ORDINALITY AS u(slot, id, user_id, currency, i)
-	WHERE (SELECT count(*) FROM cell.credits c WHERE c.slot = u.slot AND c.transfer_id = u.id) = 0
-		AND (SELECT count(*) FROM cell.wallets w WHERE w.slot = u.slot AND w.user_id = u.user_id AND w.currency = u.currency) = 1`
+// newCreditsSQL says of each whether it has no row yet and its payee has a wallet.
+const newCreditsSQL = `SELECT (SELECT count(*) FROM cell.credits c WHERE c.slot = u.slot AND c.transfer_id = u.id) = 0
+		AND (SELECT count(*) FROM cell.wallets w WHERE w.slot = u.slot AND w.user_id = u.user_id AND w.currency = u.currency) = 1
+	FROM unnest($1::int[], $2::bigint[], $3::bigint[], $4::text[]) WITH ORDINALITY AS u(slot, id, user_id, currency, i) ORDER BY u.i`
 
 // HandleCredits is the destination's side of several CREDITs: it takes those that
 // are to be CREDITED to a balance, as HandleCredit would, and leaves all others
@@ -63,17 +65,16 @@ func HandleCredits(payees Payees) bus.ManyHandler {
 			c.add(m.To, m.From, b, b.To)
 			places = append(places, i)
 		}
-		takes, err := payees(ctx, tx, c.slots, c.users)
-		if err != nil {
-			return nil, nil, err
-		}
-		fresh, err := ordinals(ctx, tx, newCreditsSQL, c.slots, c.ids, c.users, c.currencies)
-		if err != nil {
+		takes, fresh := make([]bool, len(places)), make([]bool, len(places))
+		look := &pgx.Batch{}
+		payees(look, c.slots, c.users, takes)
+		look.Queue(newCreditsSQL, c.slots, c.ids, c.users, c.currencies).Query(Flags(fresh))
+		if err := tx.SendBatch(ctx, look).Close(); err != nil {
 			return nil, nil, err
 		}
 		var taken columnsOf
-		for _, j := range fresh {
-			if !takes[j] {
+		for j := range places {
+			if !takes[j] || !fresh[j] {
 				continue
 			}
 			i := places[j]
@@ -97,19 +98,16 @@ func HandleCredits(payees Payees) bus.ManyHandler {
 	}
 }
 
-// ordinals gives, in their order, the places (from 0) that a query names by WITH
-// ORDINALITY.
-func ordinals(ctx context.Context, tx *pg.Many, sql string, args ...any) ([]int, error) {
-	rows, err := tx.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, err
+// Flags reads a column of booleans, of the rows' order, for Payees.
+func Flags(out []bool) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		list, err := pgx.CollectRows(rows, pgx.RowTo[bool])
+		if err == nil && len(list) != len(out) {
+			err = fmt.Errorf("%d rows, want %d", len(list), len(out))
+		}
+		copy(out, list)
+		return err
 	}
-	list, err := pgx.CollectRows(rows, pgx.RowTo[int])
-	for i := range list {
-		list[i]--
-	}
-	slices.Sort(list)
-	return list, err
 }
 
 // frozenSQL locks the transfers that wait for an answer, and gives what is needed to

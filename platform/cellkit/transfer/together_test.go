@@ -1,27 +1,23 @@
 package transfer_test
 
 import (
-	"context"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"example.com/cellmart/platform/cellkit/bus"
 	"example.com/cellmart/platform/cellkit/id"
-	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/cellkit/pg/pgtest"
 	"example.com/cellmart/platform/cellkit/transfer"
 	"example.com/cellmart/platform/routing"
 )
 
-func payees(_ context.Context, _ *pg.Many, _ []routing.Slot, users []id.ID) ([]bool, error) {
-	out := make([]bool, len(users))
-	for i, u := range users {
-		out[i] = u != nobody
-	}
-	return out, nil
+func payees(b *pgx.Batch, _ []routing.Slot, users []id.ID, takes []bool) {
+	b.Queue("SELECT u <> $2 FROM unnest($1::bigint[]) WITH ORDINALITY AS t(u, i) ORDER BY i", users, nobody).Query(transfer.Flags(takes))
 }
 
 // consumers gives each cell's consumer, with both kinds of handlers.
