@@ -212,6 +212,33 @@ func TestImports(t *testing.T) {
 	})
 }
 
+// manySlots says why a file may not use a transaction of several slots (R2).
+func manySlots(file string, src []byte) string {
+	if strings.HasSuffix(file, "_test.go") || within(path.Dir(file), "platform/cellkit/bus") || within(path.Dir(file), "platform/cellkit/pg") {
+		return ""
+	}
+	for _, word := range []string{"InSlots(", "enter_many"} {
+		if strings.Contains(string(src), word) {
+			return file + " uses " + word + ": only the bus may have several slots in one transaction"
+		}
+	}
+	return ""
+}
+
+func TestOnlyTheBusHasManySlots(t *testing.T) {
+	t.Parallel()
+	sources(t, func(file string, src []byte) {
+		if why := manySlots(file, src); why != "" {
+			t.Error(why)
+		}
+	})
+	for file, src := range map[string]string{"services/user/store.go": "pg.InSlots(ctx, pool, nil, nil)", "services/order/store.go": "SELECT cell.enter_many($1, $2)"} {
+		if manySlots(file, []byte(src)) == "" {
+			t.Errorf("%s in %s isn't found", src, file)
+		}
+	}
+}
+
 func TestImportsCheckerFindsPlantedViolations(t *testing.T) {
 	t.Parallel()
 	const order, kit = module + "/services/order", module + "/platform/cellkit"

@@ -14,6 +14,8 @@ import (
 
 	"example.com/cellmart/platform/cellkit/bus"
 	"example.com/cellmart/platform/cellkit/cdc"
+	"example.com/cellmart/platform/cellkit/pg"
+	"example.com/cellmart/platform/routing"
 )
 
 // taker is a sink that keeps what it got, by the row's key, and where it is.
@@ -177,6 +179,32 @@ func TestSlotMapIsExactAcrossARestart(t *testing.T) {
 				t.Errorf("c2 heard of its slot: %s", all)
 			}
 		})
+	}
+}
+
+// A transaction of several slots reaches each standby with the rows of its slots
+// alone, each with its slot's epoch.
+func TestManySlotsInOneTransaction(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.standby(1, "c2", "")
+	w.standby(2, "c3", "")
+	w.standby(3, "c2", "")
+	w.relay(nil)
+	c2, c3 := w.taker("c2"), w.taker("c3")
+	c2.holds("copied", func() bool { return true })
+	c3.holds("copied", func() bool { return true })
+	err := pg.InSlots(t.Context(), w.db.App, map[routing.Slot]routing.Epoch{1: 1, 2: 1, 3: 1, 4: 1}, func(tx *pg.Many) error {
+		_, err := tx.Exec(t.Context(), "INSERT INTO shop.things (slot, id, name) SELECT n % 4 + 1, n, 'thing' FROM generate_series(0, 39) n")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c2.holds("its rows", func() bool { return c2.has(1, 36) && c2.has(3, 38) })
+	c3.holds("its rows", func() bool { return c3.has(2, 37) })
+	if len(c2.rows) != 20 || len(c3.rows) != 10 || len(c2.slots) != 2 || len(c3.slots) != 1 {
+		t.Errorf("c2 has %d rows of slots %v, c3 %d of %v", len(c2.rows), c2.slots, len(c3.rows), c3.slots)
 	}
 }
 

@@ -15,7 +15,7 @@ $$;
 -- The first statement of such a transaction. It enters those of the slots that are owned here at that epoch, active and
 -- free, and gives them: a lock is never waited for while others are held, and a slot that has moved says so to who enters
 -- it alone. Their statements look rows up by lists of keys, so joins go by the keys in the order of the lists, which is
--- the order of the locks too.
+-- the order of the locks too; and one plan is right for a list of any length.
 -- +goose StatementBegin
 CREATE FUNCTION cell.enter_many(p_slots int[], p_epochs bigint[]) RETURNS int[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -41,7 +41,7 @@ BEGIN
   END IF;
   list := coalesce(list, ',');
   PERFORM set_config('cell.slot', 'many', true), set_config('cell.epoch', list, true), set_config('cell.seal', cell.seal('many', list), true),
-    set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true);
+    set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true);
   RETURN coalesce(entered, '{}');
 END $$;
 -- +goose StatementEnd
