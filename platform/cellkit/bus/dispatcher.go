@@ -62,6 +62,7 @@ const (
 	ackLimit      = 3 * time.Second // a publish not acknowledged by then counts as not sent
 	retryAfter    = time.Second     // after a publish that didn't get through
 	busyPoll      = 25 * time.Millisecond
+	roundsApart   = 5 * time.Millisecond // at least, so that under load a round has more than a note or two
 	idlePoll      = time.Second
 	checkEvery    = 10 * time.Second // the streams' existence
 
@@ -126,12 +127,14 @@ func signal(c chan struct{}) {
 	}
 }
 
-// loop looks for due notes: at once after a full round or a poke, every 25 ms
-// while there is something to do, slower and slower when there isn't.
+// loop looks for due notes: at once after a full round, after a poke when the last
+// round isn't of this moment, every 25 ms while there is something to do, slower and
+// slower when there isn't.
 func (d *Dispatcher) loop(ctx context.Context) {
 	pause := busyPoll
 	var said string
 	for ctx.Err() == nil {
+		next := time.Now().Add(roundsApart)
 		n, err := d.round(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
@@ -157,6 +160,7 @@ func (d *Dispatcher) loop(ctx context.Context) {
 		case <-t.C:
 		}
 		t.Stop()
+		wait(ctx, time.Until(next))
 	}
 }
 

@@ -260,6 +260,9 @@ func (c *Consumer) canWrite(ctx context.Context) bool {
 
 // wait is a pause that ends with ctx.
 func wait(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

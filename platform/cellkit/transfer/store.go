@@ -181,7 +181,7 @@ func begin(ctx context.Context, tx *pg.Tx, o Order, t Transfer) (Transfer, error
 		return t, err
 	}
 	out, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Transfer])
-	if pg.IsUnique(err, "postings_slot_ref_step_key") {
+	if pg.IsUnique(err, "postings_slot_ref_step_key") || pg.IsUnique(err, "transfers_pkey") { // by another at the same time
 		err = ErrPosted.Because(err)
 	}
 	return out, err
