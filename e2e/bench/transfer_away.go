@@ -19,7 +19,7 @@ import (
 
 // The size of transfer-away.
 const (
-	awayBefore = 15 * time.Second // with everybody there
+	awayBefore = 12 * time.Second // with everybody there
 	awayGone   = 30 * time.Second
 	awayPayees = 50
 	awayLock   = time.Second // that the baseline waits for a row
@@ -132,9 +132,7 @@ func (b *bank) begins(ctx context.Context, f flow) error {
 // lockedWallets counts the payees whose wallet nobody can change: it is locked in
 // five looks, a second in all.
 func lockedWallets(ctx context.Context, at *branch, database string) (n int, err error) {
-	cfg := at.super.Config().ConnConfig.Copy()
-	cfg.Database = database
-	c, err := pgx.ConnectConfig(ctx, cfg)
+	c, err := at.connect(ctx, database)
 	if err != nil {
 		return 0, err
 	}

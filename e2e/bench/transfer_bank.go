@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
 
+	"example.com/cellmart/platform/cellkit"
 	"example.com/cellmart/platform/cellkit/bus"
 	"example.com/cellmart/platform/cellkit/id"
 	"example.com/cellmart/platform/cellkit/pg"
@@ -75,6 +78,20 @@ func withBank(ctx context.Context, log io.Writer, do func(*bank) ([]row, error))
 		}
 		return do(b)
 	})
+}
+
+// fewer is how many pairs of rounds are to be measured: usual, or CELLMART_BENCH_PAIRS
+// when that is less.
+func fewer(usual int) (int, error) {
+	v := os.Getenv("CELLMART_BENCH_PAIRS")
+	if v == "" {
+		return usual, nil
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 {
+		return 0, cellkit.Usage{Err: fmt.Errorf("CELLMART_BENCH_PAIRS is %q, not a number of pairs", v)}
+	}
+	return min(n, usual), nil
 }
 
 func (b *bank) open(ctx context.Context) error {
@@ -319,6 +336,13 @@ func (b *bank) warm(ctx context.Context, f *flow) error {
 		f.open = min(max(int(0.8*got.rate()), leastOpen), mostOpen)
 	}
 	return nil
+}
+
+// connect opens one of a cell's databases, to look.
+func (at *branch) connect(ctx context.Context, database string) (*pgx.Conn, error) {
+	cfg := at.super.Config().ConnConfig.Copy()
+	cfg.Database = database
+	return pgx.ConnectConfig(ctx, cfg)
 }
 
 // openTransfers counts those of a cell that haven't ended.

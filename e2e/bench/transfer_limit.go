@@ -74,11 +74,11 @@ var (
 	pgbenchRate = regexp.MustCompile(`tps = ([0-9.]+)`)
 )
 
-// pay runs pgbench for a window.
-func (l *localLimit) pay(ctx context.Context, window time.Duration) (payments, error) {
+// pay runs pgbench: -T and seconds, or -t and transfers of each client.
+func (l *localLimit) pay(ctx context.Context, long ...string) (payments, error) {
 	l.run++
-	args := append(l.args[1:len(l.args):len(l.args)], "-D", fmt.Sprintf("base=%d", int64(bankFirst)+int64(l.run)<<28),
-		"-T", strconv.Itoa(int(window.Seconds())), limitDatabase)
+	args := append(l.args[1:len(l.args):len(l.args)], "-D", fmt.Sprintf("base=%d", int64(bankFirst)+int64(l.run)<<28))
+	args = append(append(args, long...), limitDatabase)
 	cmd := exec.CommandContext(ctx, l.args[0], args...)
 	cmd.Env = l.env
 	out, err := cmd.CombinedOutput()
