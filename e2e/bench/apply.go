@@ -229,7 +229,7 @@ func (b *applyBench) openNative(ctx context.Context, d demo, rows, every int) er
 func (b *applyBench) openOurs(ctx context.Context, d demo, rows, every int) error {
 	b.table, b.rows, b.every = applyTable, rows, every
 	for i, cell := range []string{"c1", "c2"} {
-		if err := migrateBench(ctx, d, i); err != nil {
+		if err := migrateBench(ctx, d, i, "bench_apply"); err != nil {
 			return err
 		}
 		c, err := pgx.Connect(ctx, inDatabase(d.state.Cells[i].PG, "bench_apply"))
@@ -348,12 +348,12 @@ func (b *applyBench) close(ctx context.Context) {
 	}
 }
 
-// migrateBench makes a cell's database beside the cell's own.
-func migrateBench(ctx context.Context, d demo, i int) error {
+// migrateBench makes a database like a cell's, beside the cell's own.
+func migrateBench(ctx context.Context, d demo, i int, database string) error {
 	cmd := exec.CommandContext(ctx, d.binary, "migrate")
 	s := d.state.Secrets
 	cmd.Env = []string{
-		"MIGRATE_KIND=cell", fmt.Sprintf("MIGRATE_CELL=c%d", i+1), fmt.Sprintf("MIGRATE_ORDINAL=%d", i+1), "MIGRATE_DATABASE=bench_apply",
+		"MIGRATE_KIND=cell", fmt.Sprintf("MIGRATE_CELL=c%d", i+1), fmt.Sprintf("MIGRATE_ORDINAL=%d", i+1), "MIGRATE_DATABASE=" + database,
 		"MIGRATE_SUPER_DSN=" + inDatabase(d.state.Cells[i].PG, "postgres"),
 		"MIGRATE_PASSWORD_MIGRATE=" + s.Migrate, "MIGRATE_PASSWORD_APP=" + s.App, "MIGRATE_PASSWORD_AGENT=" + s.Agent, "MIGRATE_PASSWORD_APPLIER=" + s.Applier,
 	}

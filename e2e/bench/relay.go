@@ -155,7 +155,7 @@ func openRelay(ctx context.Context, d demo, rows int, log io.Writer) (*relayBenc
 	if err := d.state.StopAll(ctx, others...); err != nil {
 		return b, err
 	}
-	if err := migrateBench(ctx, d, 0); err != nil {
+	if err := migrateBench(ctx, d, 0, "bench_apply"); err != nil {
 		return b, err
 	}
 	var err error
