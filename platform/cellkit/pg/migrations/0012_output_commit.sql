@@ -107,5 +107,6 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
-REVOKE ALL ON FUNCTION cell.uncover(int[], bigint[], pg_lsn[], text[], text[]), cell.gate_incoming(int[], text), cell.slot_gates() FROM PUBLIC;
+REVOKE ALL ON FUNCTION cell.uncover(int[], bigint[], pg_lsn[], text[], text[]), cell.gate_incoming(int[], text), cell.slot_gates(), cell.incarnation() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION cell.uncover(int[], bigint[], pg_lsn[], text[], text[]), cell.gate_incoming(int[], text) TO cellmart_agent;
+GRANT EXECUTE ON FUNCTION cell.incarnation() TO cellmart_agent, cellmart_applier;
