@@ -67,6 +67,7 @@ type consumerMetrics struct {
 	received   *prometheus.CounterVec // source
 	handled    *prometheus.CounterVec // kind, outcome
 	batches    *prometheus.CounterVec // kind
+	undone     *prometheus.CounterVec // kind
 	forwarded  *prometheus.CounterVec // destination
 	parked     prometheus.Counter
 	duplicates prometheus.Counter
@@ -102,6 +103,7 @@ func NewConsumer(o ConsumerOptions) *Consumer {
 		received:   m.Counter("cellmart_bus_received_total", "Messages received, by the cell they were pulled from.", "source"),
 		handled:    m.Counter("cellmart_bus_handled_total", "Messages by what became of them.", "kind", "outcome"),
 		batches:    m.Counter("cellmart_bus_batches_total", "Transactions of messages whose kind may be handled together, however many they were.", "kind"),
+		undone:     m.Counter("cellmart_bus_batches_undone_total", "Such transactions that came to nothing: each message was then handled alone.", "kind"),
 		forwarded:  m.Counter("cellmart_bus_forwarded_total", "Messages sent on to a slot's new owner.", "destination"),
 		parked:     m.Counter("cellmart_bus_parked_total", "Messages put aside because nobody could handle them: an alarm.").WithLabelValues(),
 		duplicates: m.Counter("cellmart_bus_duplicates_total", "Messages that had been handled before.").WithLabelValues(),

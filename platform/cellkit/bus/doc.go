@@ -40,8 +40,12 @@
 //	thousands wait for one standby        no more of its slots' are held: they stay due
 //	a reply to a request that left early  acknowledged: the request was lost with its
 //	and isn't here                        cell, and nothing final came of it
-//	one of several fails, or was handled   all are undone, and handled each alone
-//	already, or its slot is locked
+//	one of several fails                   all are undone, and handled each alone
+//	one of several isn't the usual case,   it is handled alone, the others together
+//	was handled already, its slot has
+//	moved or is locked
+//	several wait for one locked row        200 ms, then all are undone
+//	queued for too long, or at the end     left to the server's next copy
 //	stream, consumer or store gone        made again; open requests are sent again
 //	stream full (DiscardNew)              the note stays due, with backoff
 //	message twice, or late                the inbox answers with the first reply

@@ -192,7 +192,7 @@ func (c *Consumer) request(ctx context.Context, tx *pg.Tx, m Message) (Result, e
 	b := &pgx.Batch{}
 	b.Queue("UPDATE cell.inbox SET reply_kind = $4, reply_body = $5 WHERE slot = $1 AND from_slot = $2 AND id = $3",
 		tx.Slot, m.From, m.ID, answer.Kind, body)
-	if parked { // before, when whatever it needed wasn't there
+	if parked { // before, when whatever it needed wasn't there; one that is parked at this moment waits for a person
 		b.Queue("UPDATE cell.parked SET resolved_at = now() WHERE slot = $1 AND from_slot = $2 AND id = $3 AND digest = $4 AND resolved_at IS NULL",
 			tx.Slot, m.From, m.ID, digest(m))
 	}

@@ -120,7 +120,7 @@ func (s *source) fetch(ctx context.Context, cons jetstream.Consumer) error {
 // server gives those out first, and many that fail must not keep new messages
 // waiting (S-M11).
 func (s *source) start(ctx context.Context, msg jetstream.Msg) {
-	it := item{s: s, msg: msg, n: deliveries(msg)}
+	it := item{s: s, msg: msg, n: deliveries(msg), came: time.Now(), done: ctx.Done()}
 	if it.m, it.err = decode(msg.Data(), s.c.o.Service); it.err == nil {
 		if q := s.c.queue(it); q != nil {
 			s.wg.Add(1) // until the batch has told what became of it

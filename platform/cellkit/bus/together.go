@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -64,11 +65,25 @@ func Whole(rows int) func(pgconn.CommandTag) error {
 
 // item is a message on its way through the consumer, with where it came from.
 type item struct {
-	s   *source
-	msg jetstream.Msg
-	n   int // the nth time that the server gave it out
-	m   Message
-	err error // it isn't a message
+	s    *source
+	msg  jetstream.Msg
+	n    int // the nth time that the server gave it out
+	m    Message
+	err  error // it isn't a message
+	came time.Time
+	done <-chan struct{} // closed when its source is to end
+}
+
+// late says that a queued message is left to its next copy: its source ends, or the
+// server is about to give it out again.
+func (it item) late() bool {
+	select {
+	case <-it.done:
+		_ = it.msg.Nak() // for another instance, at once
+		return true
+	default:
+		return time.Since(it.came) > it.s.c.timing.ackWait/2
+	}
 }
 
 // runBatchers handles what is queued until the queues are closed. A batcher is a
@@ -79,19 +94,34 @@ func (c *Consumer) runBatchers(wg *sync.WaitGroup) {
 			wg.Go(func() {
 				for it := range q {
 					c.work <- struct{}{}
-					list := gather(it, q, c.o.Batch)
+					list := slices.DeleteFunc(gather(it, q, c.o.Batch), func(it item) bool {
+						if it.late() {
+							it.s.wg.Done()
+							return true
+						}
+						return false
+					})
 					results := c.batch(list)
 					<-c.work
-					for i, it := range list {
-						if results[i].Outcome == "" {
-							it.s.alone(context.Background(), it)
-							continue
-						}
-						it.s.tell(context.Background(), it, results[i])
-						it.s.wg.Done()
-					}
+					c.settle(list, results)
 				}
 			})
+		}
+	}
+}
+
+// settle tells what became of those that were handled, and then has a worker take
+// each of the others: what has been done waits for nobody.
+func (c *Consumer) settle(list []item, results []Result) {
+	for i, it := range list {
+		if results[i].Outcome != "" {
+			it.s.tell(context.Background(), it, results[i])
+			it.s.wg.Done()
+		}
+	}
+	for i, it := range list {
+		if results[i].Outcome == "" {
+			it.s.alone(context.Background(), it)
 		}
 	}
 }
@@ -126,16 +156,19 @@ func (c *Consumer) queue(it item) chan item {
 func (c *Consumer) makeQueues() {
 	c.queues = map[string]chan item{}
 	for kind := range c.many {
-		c.queues[kind] = make(chan item, 4*c.o.Batch)
+		c.queues[kind] = make(chan item, c.o.Batch)
 	}
 	for kind := range c.manyReplies {
-		c.queues[kind] = make(chan item, 4*c.o.Batch)
+		c.queues[kind] = make(chan item, c.o.Batch)
 	}
 }
 
 // batch handles messages of one kind together, or the one that there is in the same
 // way: it costs less than alone.
 func (c *Consumer) batch(list []item) []Result {
+	if len(list) == 0 {
+		return nil
+	}
 	messages := make([]Message, len(list))
 	for i, it := range list {
 		messages[i] = it.m
@@ -150,6 +183,7 @@ func (c *Consumer) DeliverMany(ctx context.Context, list []Message) []Result {
 	taken, err := c.together(ctx, list)
 	if err != nil {
 		c.o.Log.Debug("messages go alone", "count", len(list), "kind", list[0].Kind, "error", err)
+		c.metrics.undone.WithLabelValues(c.kindLabel(list[0].Kind)).Inc()
 		return results
 	}
 	for _, i := range taken {
@@ -193,7 +227,7 @@ func (c *Consumer) together(ctx context.Context, list []Message) (taken []int, e
 		a, b := list[i], list[j]
 		return cmp.Or(cmp.Compare(a.To, b.To), cmp.Compare(a.From, b.From), cmp.Compare(a.ID, b.ID))
 	})
-	err = pg.InSlots(ctx, c.o.Pool, slots, func(tx *pg.Many) error {
+	err = pg.InSlots(ctx, c.o.Pool, slots, func(ctx context.Context, tx *pg.Many) error {
 		var err error
 		if list[0].ReplyTo == "" {
 			taken, err = c.requests(ctx, tx, list, places)
@@ -252,7 +286,11 @@ func (c *Consumer) requests(ctx context.Context, tx *pg.Many, list []Message, pl
 	messages, _, _, _ := pick(list, places)
 	var replies []Reply
 	var effect Effect
-	if err := safely(func() (err error) { replies, effect, err = c.many[list[0].Kind](ctx, tx, messages); return err }); err != nil {
+	err = safely(func() (err error) { replies, effect, err = c.many[list[0].Kind](ctx, tx, messages); return err })
+	if err == nil && len(replies) != len(messages) {
+		err = fmt.Errorf("the handler of several %s gave %d replies to %d", list[0].Kind, len(replies), len(messages))
+	}
+	if err != nil {
 		return nil, err
 	}
 	var taken []int
@@ -286,7 +324,9 @@ func (c *Consumer) requests(ctx context.Context, tx *pg.Many, list []Message, pl
 		SELECT u.slot, u.from_slot, u.id, u.print, u.kind, u.body::jsonb
 		FROM unnest($1::int[], $2::int[], $3::text[], $4::bytea[], $5::text[], $6::text[]) AS u(slot, from_slot, id, print, kind, body)
 		ON CONFLICT (slot, from_slot, id) DO NOTHING`, to, from, ids, prints, kinds, texts(bodies)).Exec(Whole(len(taken)))
-	effect(b)
+	if err := safely(func() error { effect(b); return nil }); err != nil {
+		return nil, err
+	}
 	b.Queue(`INSERT INTO cell.outbox (slot, id, to_slot, service, kind, key, body, reply_to, trace, early, echo)
 		SELECT u.slot, u.id, u.to_slot, u.service, u.kind, u.key, u.body::jsonb, u.reply_to, u.trace, u.early, u.echo
 		FROM unnest($1::int[], $2::text[], $3::int[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::bool[], $11::bool[])
@@ -321,7 +361,11 @@ func (c *Consumer) answers(ctx context.Context, tx *pg.Many, list []Message, pla
 	messages, _, _, _ := pick(list, places)
 	var takes []bool
 	var effect Effect
-	if err := safely(func() (err error) { takes, effect, err = c.manyReplies[list[0].Kind](ctx, tx, messages); return err }); err != nil {
+	err = safely(func() (err error) { takes, effect, err = c.manyReplies[list[0].Kind](ctx, tx, messages); return err })
+	if err == nil && len(takes) != len(messages) {
+		err = fmt.Errorf("the handler of several %s judged %d of %d", list[0].Kind, len(takes), len(messages))
+	}
+	if err != nil {
 		return nil, err
 	}
 	var taken []int
@@ -342,7 +386,9 @@ func (c *Consumer) answers(ctx context.Context, tx *pg.Many, list []Message, pla
 		return nil, nil
 	}
 	b := &pgx.Batch{}
-	effect(b)
+	if err := safely(func() error { effect(b); return nil }); err != nil {
+		return nil, err
+	}
 	b.Queue(`UPDATE cell.outbox o SET closed_at = now(), reply = u.raw::jsonb
 		FROM unnest($1::int[], $2::text[], $3::text[]) AS u(slot, id, raw) WHERE o.slot = u.slot AND o.id = u.id AND o.closed_at IS NULL`,
 		to, ids, texts(raws)).Exec(Whole(len(taken)))

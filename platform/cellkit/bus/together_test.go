@@ -157,6 +157,48 @@ func TestTogetherIsUndone(t *testing.T) {
 	}
 }
 
+// A handler that waits for what doesn't come ends with the transaction's limit, and
+// the slots are free again.
+func TestTogetherHasALimit(t *testing.T) {
+	t.Parallel()
+	c := alone(t)
+	con := c.consumer()
+	con.HandleMany("do.it", func(ctx context.Context, _ *pg.Many, list []bus.Message) ([]bus.Reply, bus.Effect, error) {
+		<-ctx.Done()
+		return nil, nil, ctx.Err()
+	})
+	if got := outcomes(con.DeliverMany(context.Background(), ask("k", 3))); !slices.Equal(got, all(3, "")) {
+		t.Errorf("outcomes = %q, want none", got)
+	}
+	for _, m := range ask("k", 3) {
+		want(t, con.Deliver(t.Context(), m), bus.Handled)
+	}
+}
+
+// One row that somebody holds is waited for shortly: the others aren't its hostages.
+func TestTogetherWaitsShortly(t *testing.T) {
+	t.Parallel()
+	c := alone(t)
+	con := c.consumer()
+	list := ask("k", 3)
+	if err := pg.InSlot(t.Context(), c.db.App, pg.Entry{Slot: 3, Epoch: 1}, func(tx *pg.Tx) error { return effect(t.Context(), tx, "do k1") }); err != nil {
+		t.Fatal(err)
+	}
+	holder := c.open(t, 3)
+	if _, err := holder.Exec(t.Context(), "UPDATE toy.effects SET times = 1 WHERE slot = 3"); err != nil {
+		t.Fatal(err)
+	}
+	if got := outcomes(con.DeliverMany(t.Context(), list)); !slices.Equal(got, all(3, "")) {
+		t.Errorf("outcomes = %q, want none", got)
+	}
+	if err := holder.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := outcomes(con.DeliverMany(t.Context(), list)); !slices.Equal(got, all(3, bus.Handled)) {
+		t.Errorf("outcomes = %q, want all", got)
+	}
+}
+
 // S-M01 for several: broken off at its commit, nothing is done, and the rerun does
 // it once. A commit of unknown outcome is found by the inbox.
 func TestScenario_M01_TogetherCrash(t *testing.T) {
@@ -336,13 +378,40 @@ func TestFenceOfMany(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
+	for during, want := range map[string]string{ // leave looks once more, whatever came in between
+		"SELECT cell.set_lease('infinity')":                                            "",
+		"SELECT cell.set_lease(0)":                                                     "SL004",
+		"UPDATE cell.slots SET state = 'given', given_to = 'c2' WHERE slot = 101":      "SL003",
+		"UPDATE cell.slots SET epoch = 5 WHERE slot = 101":                             "SL002",
+		"UPDATE cell.slots SET owner = 'c2', role = 'none' WHERE slot = 101":           "SL001",
+		"UPDATE cell.slots SET state = 'draining', epoch = 1 WHERE slot IN (100, 101)": "SL003",
+		"UPDATE cell.slots SET state = 'draining', epoch = 1 WHERE slot IN (102, 103)": "",
+	} {
+		if _, err := db.Super.Exec(ctx, "SELECT cell.set_lease('infinity'); UPDATE cell.slots SET owner = 'c1', role = 'owner', state = 'active', given_to = NULL, epoch = 1 WHERE slot < 110"); err != nil {
+			t.Fatal(err)
+		}
+		conn, err := pgx.Connect(ctx, db.DSN)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Exec(ctx, "BEGIN; SELECT cell.enter_many('{7, 101}', '{1, 1}')"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.Super.Exec(ctx, during); err != nil {
+			t.Fatal(err)
+		}
+		if _, err = conn.Exec(ctx, "SELECT cell.leave()"); sqlState(err) != want {
+			t.Errorf("leave after %s = %v, want %q", during, err, want)
+		}
+		conn.Close(ctx)
+	}
 	if _, err := db.Super.Exec(ctx, "SELECT cell.set_lease(cell.boot_ms() + 2900)"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := try("BEGIN", []int{7}, []int{1}, ""); sqlState(err) != "SL004" {
 		t.Errorf("inside the lease's margin: %v, want SL004", err)
 	}
-	if err := pg.InSlots(ctx, db.App, map[routing.Slot]routing.Epoch{7: 1}, func(*pg.Many) error { return nil }); !errors.Is(err, errs.ErrLeaseOver) {
+	if err := pg.InSlots(ctx, db.App, map[routing.Slot]routing.Epoch{7: 1}, func(context.Context, *pg.Many) error { return nil }); !errors.Is(err, errs.ErrLeaseOver) {
 		t.Errorf("InSlots = %v, want LEASE_OVER", err)
 	}
 }

@@ -194,8 +194,8 @@ func TestManySlotsInOneTransaction(t *testing.T) {
 	c2, c3 := w.taker("c2"), w.taker("c3")
 	c2.holds("copied", func() bool { return true })
 	c3.holds("copied", func() bool { return true })
-	err := pg.InSlots(t.Context(), w.db.App, map[routing.Slot]routing.Epoch{1: 1, 2: 1, 3: 1, 4: 1}, func(tx *pg.Many) error {
-		_, err := tx.Exec(t.Context(), "INSERT INTO shop.things (slot, id, name) SELECT n % 4 + 1, n, 'thing' FROM generate_series(0, 39) n")
+	err := pg.InSlots(t.Context(), w.db.App, map[routing.Slot]routing.Epoch{1: 1, 2: 1, 3: 1, 4: 1}, func(ctx context.Context, tx *pg.Many) error {
+		_, err := tx.Exec(ctx, "INSERT INTO shop.things (slot, id, name) SELECT n % 4 + 1, n, 'thing' FROM generate_series(0, 39) n")
 		return err
 	})
 	if err != nil {

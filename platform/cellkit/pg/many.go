@@ -25,9 +25,10 @@ func Entered(slot string) string {
 
 // InSlots runs fn once in a write transaction that has entered those of the slots
 // that are owned here at that epoch, active, and locked by nobody: perhaps none. It
-// never waits for a slot. Errors are as those of InSlot. Only the bus may use it:
+// never waits for a slot, and 200 ms at most for a row. fn's ctx ends with the
+// transaction's limit. Errors are as those of InSlot. Only the bus may use it:
 // what one person asks for never needs a second slot (R2).
-func InSlots(ctx context.Context, pool *pgxpool.Pool, slots map[routing.Slot]routing.Epoch, fn func(*Many) error) error {
+func InSlots(ctx context.Context, pool *pgxpool.Pool, slots map[routing.Slot]routing.Epoch, fn func(context.Context, *Many) error) error {
 	ctx, cancel := context.WithTimeout(ctx, TxTimeout)
 	defer cancel()
 	var list, epochs []byte
@@ -42,7 +43,7 @@ func InSlots(ctx context.Context, pool *pgxpool.Pool, slots map[routing.Slot]rou
 	if err != nil {
 		return Error(err)
 	}
-	if err := fn(&Many{tx}); err != nil {
+	if err := fn(ctx, &Many{tx}); err != nil {
 		rollback(ctx, tx)
 		return Error(err)
 	}

@@ -184,6 +184,6 @@ func (c *columnsOf) post(b *pgx.Batch, debit, credit Account, step string) {
 		SELECT m.slot, m.user_id, m.currency, w.seq - m.n + m.k, $11, $12, m.amount, m.ref, $13,
 			w.available - $7 * (m.total - m.upto)::bigint, w.frozen - $8 * (m.total - m.upto)::bigint, m.memo
 		FROM w JOIN m ON m.slot = w.slot AND m.user_id = w.user_id AND m.currency = w.currency`,
-		c.slots, c.users, c.currencies, c.amounts, c.refs, c.memos, sign(Available), sign(InFreeze), sign(Clearing), int64(MaxBalance),
+		c.slots, c.users, c.currencies, c.amounts, c.refs, c.memos, sign(Available), sign(InFreeze), sign(Clearing), limit(Posting{Debit: debit, Credit: credit}),
 		string(debit), string(credit), step).Exec(bus.Whole(len(c.ids)))
 }
