@@ -118,15 +118,23 @@ func (a *awayBench) ours(ctx context.Context) (out undisturbed, err error) {
 // begins begins a flow's transfers until ctx ends, and waits for none.
 func (b *bank) begins(ctx context.Context, f flow) error {
 	first := time.Now()
-	for n := int64(1); ; n++ {
-		if pause(ctx, time.Until(first.Add(time.Duration(float64(n)/f.rate*float64(time.Second))))) != nil {
-			return nil
-		}
-		payer, payee := f.pair(n)
-		if _, err := b.begin(context.WithoutCancel(ctx), f.from, payer, payee); err != nil {
-			return err
-		}
+	var count atomic.Int64
+	var group errgroup.Group
+	for range f.clients {
+		group.Go(func() error {
+			for {
+				n := count.Add(1)
+				if pause(ctx, time.Until(first.Add(f.due(n)))) != nil {
+					return nil
+				}
+				payer, payee := f.pair(n)
+				if _, err := b.begin(context.WithoutCancel(ctx), f.from, payer, payee); err != nil {
+					return err
+				}
+			}
+		})
 	}
+	return group.Wait()
 }
 
 // lockedWallets counts the payees whose wallet nobody can change: it is locked in
@@ -262,7 +270,7 @@ func (p *twoPhase) paced(ctx context.Context, pairs []*pairOf, f flow, lead, win
 		group.Go(func() error {
 			for {
 				n := count.Add(1)
-				due := first.Add(time.Duration(float64(n) / f.rate * float64(time.Second)))
+				due := first.Add(f.due(n))
 				if !due.Before(until) || pause(inner, time.Until(due)) != nil || time.Now().After(until) {
 					return c.finish(context.WithoutCancel(ctx))
 				}

@@ -232,6 +232,11 @@ func (f flow) pair(n int64) (payer, payee account) {
 	return f.from.accounts[n%bankAccounts], f.to.accounts[(n*7+n/bankAccounts)%int64(f.payees)]
 }
 
+// due is when the nth transfer of a flow with a rate is, from its first moment on.
+func (f flow) due(n int64) time.Duration {
+	return time.Duration(float64(n) / f.rate * float64(time.Second))
+}
+
 // payments is what came of a flow.
 type payments struct {
 	took   []time.Duration // from the moment it was due to its end's commit, of those that were due in the window
@@ -270,7 +275,7 @@ func (b *bank) pay(ctx context.Context, f flow, lead, window time.Duration) (pay
 				at := time.Now()
 				n := count.Add(1)
 				if f.rate > 0 {
-					at = first.Add(time.Duration(float64(n) / f.rate * float64(time.Second)))
+					at = first.Add(f.due(n))
 				}
 				if !at.Before(until) || pause(inner, time.Until(at)) != nil {
 					return nil
