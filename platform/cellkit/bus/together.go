@@ -390,7 +390,7 @@ func (c *Consumer) answers(ctx context.Context, tx *pg.Many, list []Message, pla
 		return nil, err
 	}
 	b.Queue(`UPDATE cell.outbox o SET closed_at = now(), reply = u.raw::jsonb
-		FROM unnest($1::int[], $2::text[], $3::text[]) AS u(slot, id, raw) WHERE o.slot = u.slot AND o.id = u.id AND o.closed_at IS NULL`,
+		FROM unnest($1::int[], $2::text[], $3::text[]) AS u(slot, id, raw) WHERE o.slot = u.slot AND o.id = u.id AND o.closed_at IS NULL AND o.slot = ANY ($1)`,
 		to, ids, texts(raws)).Exec(Whole(len(taken)))
 	return taken, tx.SendBatch(ctx, b).Close()
 }

@@ -416,6 +416,34 @@ func TestFenceOfMany(t *testing.T) {
 	}
 }
 
+// What the fence itself reads, tables of one row, costs what it costs: with a plan
+// that seems enormous Postgres would compile it (JIT) at each execution, and keep it.
+func TestFencesPlansStaySmall(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	tx, err := db.Super.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	if _, err := tx.Exec(t.Context(), "SELECT cell.enter_many('{7}', '{1}')"); err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range []string{"cell.seal_key", "cell.lease", "cell.identity"} {
+		var plan []struct {
+			Plan struct {
+				Cost float64 `json:"Total Cost"`
+			}
+		}
+		if err := tx.QueryRow(t.Context(), "EXPLAIN (FORMAT json) SELECT * FROM "+table).Scan(&plan); err != nil {
+			t.Fatal(err)
+		}
+		if c := plan[0].Plan.Cost; c <= 0 || c > 1000 {
+			t.Errorf("%s: cost %g", table, c)
+		}
+	}
+}
+
 // sqlState is an error's SQLSTATE, "" without an error.
 func sqlState(err error) string {
 	var pe *pgconn.PgError

@@ -148,14 +148,15 @@ func HandleAnswers(ctx context.Context, tx *pg.Many, list []bus.Message) ([]bool
 	}
 	return takes, func(b *pgx.Batch) {
 		b.Queue(`UPDATE cell.transfers t SET state = 'SETTLED', ended_at = now()
-			FROM unnest($1::int[], $2::bigint[]) AS u(slot, id) WHERE t.slot = u.slot AND t.id = u.id AND t.state = 'FROZEN'`,
+			FROM unnest($1::int[], $2::bigint[]) AS u(slot, id) WHERE t.slot = u.slot AND t.id = u.id AND t.state = 'FROZEN' AND t.slot = ANY ($1)`,
 			c.slots, c.ids).Exec(bus.Whole(len(c.ids)))
 		c.post(b, InFreeze, Clearing, "settle")
 	}, nil
 }
 
 // post is Post for several transfers, of the same accounts and step: the wallets are
-// locked in the order of their keys, each is written once, and the entries have the
+// locked in the order of their keys, each is written once (the policy never sees
+// another: its slot is looked at first), and the entries have the
 // balances that they would have one after the other. A wallet that can't take all of
 // its entries refuses the whole.
 func (c *columnsOf) post(b *pgx.Batch, debit, credit Account, step string) {
@@ -177,7 +178,7 @@ func (c *columnsOf) post(b *pgx.Batch, debit, credit Account, step string) {
 			UPDATE cell.wallets w SET available = w.available + $7::bigint * t.total, frozen = w.frozen + $8::bigint * t.total,
 				clearing = w.clearing + $9::bigint * t.total, seq = w.seq + t.n
 			FROM (SELECT slot, user_id, currency, total::bigint, n FROM m WHERE k = 1 ORDER BY slot, user_id, currency) t
-			WHERE w.slot = t.slot AND w.user_id = t.user_id AND w.currency = t.currency
+			WHERE w.slot = t.slot AND w.user_id = t.user_id AND w.currency = t.currency AND w.slot = ANY ($1)
 				AND w.available + $7 * t.total BETWEEN 0 AND $10 AND w.frozen + $8 * t.total >= 0
 			RETURNING w.slot, w.user_id, w.currency, w.seq, w.available, w.frozen)
 		INSERT INTO cell.postings (slot, user_id, currency, seq, debit, credit, amount, ref, step, available, frozen, memo)
