@@ -11,13 +11,13 @@
 //	relay                 rows from the WAL into JetStream | pg_recvlogical, to nowhere
 //	apply                 transactions of the stream applied | a subscription between the same two servers
 //	commit-to-applied     from the answer to the standby's row, at 500 writes/s | the same
+//	transfer-latency      ms until it has ended, held | not held
 //	transfer-spread       transfers a CPU-second      | two-phase commit, on the same two Postgres servers
 //	transfer-hot          to one account, 30 ms away  | the same
 //	transfer-away         one cell gone for 30 s      | the same
-//	transfer-latency      ms until it has ended, held | not held
 //
 // All but the first start a demo of their own (deploy/local, two cells; ids for its leases; four for
-// route-publish, commit-to-applied and the transfers) in a folder of its own, and end it whatever happens.
+// route-publish, commit-to-applied, and one for all about transfers) in a folder of its own, and end it whatever happens.
 //
 //	what                                  then
 //	unknown name, bad flag                one line, exit code 2
@@ -47,7 +47,8 @@ type bench struct {
 	run       func(ctx context.Context, log io.Writer) ([]row, error)
 }
 
-func benches() []bench {
+// benches lists all; those about money share a bank, which its owner ends.
+func benches(bank *sharedBank) []bench {
 	return []bench{
 		{"route-lookup", "ns to find the cell of an ID", routeLookup},
 		{"route-publish", "ms until every process of four cells has a new table", routePublish},
@@ -57,16 +58,21 @@ func benches() []bench {
 		{"relay", "rows a second that get from the WAL into JetStream", relay},
 		{"apply", "transactions a second that a standby gets through", apply},
 		{"commit-to-applied", "ms until a committed row is at its standby", commitToApplied},
-		{"transfer-spread", "transfers a CPU-second between spread accounts of two cells", transferSpread},
-		{"transfer-hot", "transfers a second to one account, 30 ms away", transferHot},
-		{"transfer-away", "what others notice of a cell that is gone for 30 s", transferAway},
-		{"transfer-latency", "ms from a transfer's beginning to its end, at half the peak", transferLatency},
+		{"transfer-latency", "ms from a transfer's beginning to its end, at half the peak", bank.with(transferLatency)},
+		{"transfer-spread", "transfers a CPU-second between spread accounts of two cells", bank.with(transferSpread)},
+		{"transfer-hot", "transfers a second to one account, 30 ms away", bank.with(transferHot)},
+		{"transfer-away", "what others notice of a cell that is gone for 30 s", bank.with(transferAway)},
 	}
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, benches(), os.Args[1:], os.Stdout, os.Stderr)
+	var bank sharedBank
+	code := run(ctx, benches(&bank), os.Args[1:], os.Stdout, os.Stderr)
+	if err := bank.end(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		code = max(code, 1)
+	}
 	stop()
 	os.Exit(code)
 }

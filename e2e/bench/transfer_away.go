@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,42 +26,40 @@ const (
 
 // transferAway has c1 and c3 pay the same accounts of c2 while c1 goes for 30 s in
 // the middle of its transfers: what do those of c3 notice?
-func transferAway(ctx context.Context, log io.Writer) ([]row, error) {
-	return withBank(ctx, log, func(b *bank) ([]row, error) {
-		if err := b.withoutCopies(ctx); err != nil {
-			return nil, err
-		}
-		a := &awayBench{b: b}
-		a.gone = flow{from: b.cells[0], to: b.cells[1], payees: awayPayees, clients: bankClients}
-		a.stays = flow{from: b.cells[2], to: b.cells[1], payees: awayPayees, clients: bankClients}
-		var err error
-		if a.p, err = openTwoPhase(ctx, b, twoPhaseDatabase, b.cells[:3]...); err != nil {
-			return nil, err
-		}
-		a.p.timeout = awayLock
-		if err := b.warm(ctx, &a.gone); err != nil {
-			return nil, err
-		}
-		peak, err := b.pay(ctx, a.gone, time.Second, 3*time.Second)
-		if err != nil {
-			return nil, err
-		}
-		if err := b.warm(ctx, &a.stays); err != nil {
-			return nil, err
-		}
-		for _, f := range []*flow{&a.gone, &a.stays} { // half of the peak together
-			f.rate, f.open = peak.rate()/4, mostOpen
-		}
-		ours, err := a.ours(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("ours: %w", err)
-		}
-		base, err := a.base(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("two-phase commit: %w", err)
-		}
-		return awayRows(ours, base, a.stays.rate), nil
-	})
+func transferAway(ctx context.Context, b *bank) ([]row, error) {
+	if err := b.withoutCopies(ctx); err != nil {
+		return nil, err
+	}
+	a := &awayBench{b: b}
+	a.gone = flow{from: b.cells[0], to: b.cells[1], payees: awayPayees, clients: bankClients}
+	a.stays = flow{from: b.cells[2], to: b.cells[1], payees: awayPayees, clients: bankClients}
+	var err error
+	if a.p, err = openTwoPhase(ctx, b, twoPhaseDatabase, b.cells[:3]...); err != nil {
+		return nil, err
+	}
+	a.p.timeout = awayLock
+	if err := b.warm(ctx, &a.gone); err != nil {
+		return nil, err
+	}
+	peak, err := b.pay(ctx, a.gone, time.Second, 3*time.Second)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.warm(ctx, &a.stays); err != nil {
+		return nil, err
+	}
+	for _, f := range []*flow{&a.gone, &a.stays} { // half of the peak together
+		f.rate, f.open = peak.rate()/4, mostOpen
+	}
+	ours, err := a.ours(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("ours: %w", err)
+	}
+	base, err := a.base(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("two-phase commit: %w", err)
+	}
+	return awayRows(ours, base, a.stays.rate), nil
 }
 
 type awayBench struct {
@@ -237,7 +234,7 @@ func (p *twoPhase) until(ctx context.Context, pairs []*pairOf, f flow, gone *ato
 		group.Go(func() error {
 			for !gone.Load() {
 				payer, payee := f.pair(count.Add(1))
-				n := id.Make(p.next.Add(1), payer.slot, false)
+				n := id.Make(p.b.next.Add(1), payer.slot, false)
 				err := c.prepare(inner, n, payer, payee)
 				var refused *pgconn.PgError
 				switch {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"strconv"
 	"sync"
@@ -46,7 +47,9 @@ type bank struct {
 	d     demo
 	log   io.Writer
 	cells []*branch
-	next  atomic.Int64 // sequence of transfers
+	next  atomic.Int64                 // sequence of transfers
+	env   map[string]map[string]string // what processes were started with beyond their own
+	made  map[string]bool              // databases of the baseline, by cell
 }
 
 // branch is one cell of the bank.
@@ -70,7 +73,7 @@ type account struct {
 // prepared transactions for the baseline, commit times for the latencies.
 func withBank(ctx context.Context, log io.Writer, do func(*bank) ([]row, error)) ([]row, error) {
 	return withCells(ctx, log, bankCells, func(d demo) ([]row, error) {
-		b := &bank{d: d, log: log}
+		b := &bank{d: d, log: log, env: map[string]map[string]string{}, made: map[string]bool{}}
 		b.next.Store(bankFirst)
 		defer b.close()
 		if err := b.open(ctx); err != nil {
@@ -78,6 +81,48 @@ func withBank(ctx context.Context, log io.Writer, do func(*bank) ([]row, error))
 		}
 		return do(b)
 	})
+}
+
+// sharedBank is one bank for all benches that need one: a demo takes long to start.
+// The zero value has none.
+type sharedBank struct {
+	b       *bank
+	release chan struct{}
+	ended   chan error
+}
+
+// with makes a bench of what is measured in a bank, which is there after the first.
+func (s *sharedBank) with(do func(context.Context, *bank) ([]row, error)) func(context.Context, io.Writer) ([]row, error) {
+	return func(ctx context.Context, log io.Writer) ([]row, error) {
+		if s.b == nil {
+			ready := make(chan *bank)
+			s.release, s.ended = make(chan struct{}), make(chan error, 1)
+			go func() {
+				_, err := withBank(ctx, log, func(b *bank) ([]row, error) {
+					ready <- b
+					<-s.release
+					return nil, nil
+				})
+				s.ended <- err
+			}()
+			select {
+			case s.b = <-ready:
+			case err := <-s.ended:
+				return nil, err
+			}
+		}
+		return do(ctx, s.b)
+	}
+}
+
+// end ends the bank, if there is one.
+func (s *sharedBank) end() error {
+	if s.b == nil {
+		return nil
+	}
+	s.b = nil
+	close(s.release)
+	return <-s.ended
 }
 
 // fewer is how many pairs of rounds are to be measured: usual, or CELLMART_BENCH_PAIRS
@@ -184,13 +229,18 @@ func (b *bank) close() {
 	}
 }
 
-// set starts a service of some cells again with other variables, and waits until
-// it is ready.
+// set starts a service of some cells again with other variables, and waits until it
+// is ready; one that has them already goes on.
 func (b *bank) set(ctx context.Context, service string, env map[string]string, cells ...string) error {
 	for _, cell := range cells {
-		if err := b.d.state.RestartWith(ctx, cell+"/"+service, env); err != nil {
+		name := cell + "/" + service
+		if maps.Equal(b.env[name], env) {
+			continue
+		}
+		if err := b.d.state.RestartWith(ctx, name, env); err != nil {
 			return err
 		}
+		b.env[name] = env
 	}
 	return nil
 }

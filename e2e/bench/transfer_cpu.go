@@ -56,6 +56,9 @@ func (b *bank) bankCPU(cells ...string) (spent, error) {
 
 func seconds(t syscall.Timeval) float64 { return float64(t.Sec) + float64(t.Usec)/1e6 }
 
+// leaving has processes that have ended, which their parent doesn't know yet.
+const leaving = "postgres leaving"
+
 // server adds up a Postgres server's processes by what they are.
 func server(postmaster int, out spent) error {
 	st, err := readStat(postmaster)
@@ -84,7 +87,7 @@ func server(postmaster int, out spent) error {
 			continue // it has just ended
 		}
 		if len(title) == 0 { // it has ended, and its parent doesn't know yet
-			out["postgres ended"] += st.own
+			out[leaving] += st.own
 			continue
 		}
 		if part := serverPart(strings.Fields(string(bytes.ReplaceAll(title, []byte{0}, []byte{' '})))); part != "" {
@@ -100,8 +103,10 @@ func serverPart(title []string) string {
 	switch {
 	case len(title) < 2 || title[0] != "postgres:" || title[1] == "postgres":
 		return ""
-	case len(title) > 2 && (title[2] == twoPhaseDatabase || title[2] == plainDatabase || title[2] == limitDatabase):
+	case len(title) > 2 && (title[2] == twoPhaseDatabase || title[2] == plainDatabase):
 		return "baseline"
+	case len(title) > 2 && title[2] == limitDatabase:
+		return "pgbench"
 	}
 	return title[1]
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"time"
 
 	"example.com/cellmart/services/agent/agentapi"
@@ -19,30 +18,29 @@ const (
 
 // transferHot measures transfers from one cell to one account of another, with a
 // round trip of 30 ms between them.
-func transferHot(ctx context.Context, log io.Writer) ([]row, error) {
-	return withBank(ctx, log, func(b *bank) ([]row, error) {
-		if err := b.withoutCopies(ctx); err != nil {
-			return nil, err
-		}
-		from, to := b.cells[0], b.cells[1]
-		p, err := openTwoPhase(ctx, b, twoPhaseDatabase, from, to)
+func transferHot(ctx context.Context, b *bank) ([]row, error) {
+	if err := b.withoutCopies(ctx); err != nil {
+		return nil, err
+	}
+	from, to := b.cells[0], b.cells[1]
+	p, err := openTwoPhase(ctx, b, twoPhaseDatabase, from, to)
+	if err != nil {
+		return nil, err
+	}
+	p.dialTo = delayed(hotWay)
+	if err := from.agent.SetFault(ctx, to.name, agentapi.Fault{DelayMS: hotWay.Milliseconds()}); err != nil {
+		return nil, err
+	}
+	defer from.agent.SetFault(context.WithoutCancel(ctx), to.name, agentapi.Fault{}) //nolint:errcheck // with its agent gone the demo is broken anyway
+	var rows []row
+	for _, clients := range []int{16, 64} {
+		r, err := b.hot(ctx, p, flow{from: from, to: to, payees: 1, clients: clients})
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%d clients: %w", clients, err)
 		}
-		p.dialTo = delayed(hotWay)
-		if err := from.agent.SetFault(ctx, to.name, agentapi.Fault{DelayMS: hotWay.Milliseconds()}); err != nil {
-			return nil, err
-		}
-		var rows []row
-		for _, clients := range []int{16, 64} {
-			r, err := b.hot(ctx, p, flow{from: from, to: to, payees: 1, clients: clients})
-			if err != nil {
-				return nil, fmt.Errorf("%d clients: %w", clients, err)
-			}
-			rows = append(rows, r)
-		}
-		return rows, nil
-	})
+		rows = append(rows, r)
+	}
+	return rows, nil
 }
 
 // hot measures with so many clients.

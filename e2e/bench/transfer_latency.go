@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"time"
 )
 
@@ -17,29 +16,27 @@ const (
 
 // transferLatency measures from a transfer's beginning to its end at half of what
 // gets through at most, with outputs held for the standby and not held.
-func transferLatency(ctx context.Context, log io.Writer) ([]row, error) {
-	return withBank(ctx, log, func(b *bank) ([]row, error) {
-		fmt.Fprintln(log, "bench: transfer-latency: waiting until every slot has a standby in sync")
-		held := &paced{b: b, mode: "timed"}
-		free := &paced{b: b, mode: "off"}
-		rounds, err := fewer(latencyRounds)
-		if err != nil {
-			return nil, err
+func transferLatency(ctx context.Context, b *bank) ([]row, error) {
+	fmt.Fprintln(b.log, "bench: transfer-latency: waiting until every slot has a standby in sync")
+	held := &paced{b: b, mode: "timed"}
+	free := &paced{b: b, mode: "off"}
+	rounds, err := fewer(latencyRounds)
+	if err != nil {
+		return nil, err
+	}
+	for n := range rounds {
+		order := []*paced{held, free}
+		if n%2 == 1 {
+			order = []*paced{free, held}
 		}
-		for n := range rounds {
-			order := []*paced{held, free}
-			if n%2 == 1 {
-				order = []*paced{free, held}
-			}
-			for _, p := range order {
-				if err := p.round(ctx); err != nil {
-					return nil, err
-				}
+		for _, p := range order {
+			if err := p.round(ctx); err != nil {
+				return nil, err
 			}
 		}
-		return []row{held.row("transfer-latency/held", free, "held until the slot's standby has them (AGENT_OUTPUT_COMMIT timed)", "not held"),
-			free.row("transfer-latency", held, "not held (AGENT_OUTPUT_COMMIT off)", "held")}, nil
-	})
+	}
+	return []row{held.row("transfer-latency/held", free, "held until the slot's standby has them (AGENT_OUTPUT_COMMIT timed)", "not held"),
+		free.row("transfer-latency", held, "not held (AGENT_OUTPUT_COMMIT off)", "held")}, nil
 }
 
 // paced is transfers at half of the peak, with outputs in one mode.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -85,12 +86,13 @@ func (l *localLimit) pay(ctx context.Context, long ...string) (payments, error) 
 	if err != nil {
 		return payments{}, fmt.Errorf("pgbench: %w: %s", err, out)
 	}
-	// A backend's time counts when it has ended.
+	// While a backend ends, its time is nowhere for a moment.
 	err = eventually(ctx, func() error {
-		var n int
-		err := l.b.cells[0].super.QueryRow(ctx, "SELECT count(*) FROM pg_stat_activity WHERE datname = $1", limitDatabase).Scan(&n)
-		if err == nil && n > 0 {
-			err = fmt.Errorf("%d backends of pgbench's are there", n)
+		now, err := l.b.bankCPU(l.b.cells[0].name)
+		_, one := now[leaving]
+		_, other := now["postgres pgbench"]
+		if err == nil && (one || other) {
+			err = errors.New("backends of pgbench's are there")
 		}
 		return err
 	})

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"time"
@@ -21,36 +20,38 @@ const (
 // transferSpread measures transfers from one cell to another by CPU: ours one
 // message a commit and many, two-phase commit on the same tables and on plain
 // ones, and the three local transactions alone.
-func transferSpread(ctx context.Context, log io.Writer) ([]row, error) {
-	return withBank(ctx, log, func(b *bank) ([]row, error) {
-		if err := b.withoutCopies(ctx); err != nil {
+func transferSpread(ctx context.Context, b *bank) ([]row, error) {
+	if err := b.withoutCopies(ctx); err != nil {
+		return nil, err
+	}
+	s := &spreadBench{b: b, flow: flow{from: b.cells[0], to: b.cells[1], payees: bankAccounts, clients: bankClients}}
+	if err := s.open(ctx); err != nil {
+		return nil, err
+	}
+	defer s.close()
+	pairs, err := fewer(spreadPairs)
+	if err != nil {
+		return nil, err
+	}
+	for n := range pairs {
+		if err := s.pair(ctx, n); err != nil {
 			return nil, err
 		}
-		s := &spreadBench{b: b, flow: flow{from: b.cells[0], to: b.cells[1], payees: bankAccounts, clients: bankClients}}
-		if err := s.open(ctx); err != nil {
-			return nil, err
-		}
-		defer s.close()
-		pairs, err := fewer(spreadPairs)
-		if err != nil {
-			return nil, err
-		}
-		for n := range pairs {
-			if err := s.pair(ctx, n); err != nil {
-				return nil, err
-			}
-		}
-		if err := s.balanced(ctx); err != nil {
-			return nil, err
-		}
-		return s.rows(), nil
-	})
+	}
+	if err := s.balanced(ctx); err != nil {
+		return nil, err
+	}
+	return s.rows(), nil
 }
 
 // withoutCopies has the cells tell nobody of their changes and hold no outputs, as
-// the baseline's cells do.
+// the baseline's cells do; everything else is as usual.
 func (b *bank) withoutCopies(ctx context.Context) error {
-	return b.set(ctx, "agent", map[string]string{"AGENT_CDC_DSN": "off", "AGENT_OUTPUT_COMMIT": "off"}, b.all()...)
+	err := b.set(ctx, "agent", map[string]string{"AGENT_CDC_DSN": "off", "AGENT_OUTPUT_COMMIT": "off"}, b.all()...)
+	if err == nil {
+		err = b.set(ctx, "user", nil, b.all()...)
+	}
+	return err
 }
 
 // side is one way of making transfers, and what its rounds came to.
@@ -222,8 +223,9 @@ func (s *spreadBench) balanced(ctx context.Context) error {
 				return err
 			}
 			var out, in, sum int64
-			err = c.QueryRow(ctx, `SELECT (SELECT count(*) FROM cell.transfers WHERE state = 'SETTLED'), (SELECT count(*) FROM cell.credits WHERE state = 'CREDITED'),
-				(SELECT sum(clearing)::bigint FROM cell.wallets)`).Scan(&out, &in, &sum)
+			err = c.QueryRow(ctx, `SELECT (SELECT count(*) FROM cell.transfers JOIN cell.slots s USING (slot) WHERE s.role = 'owner' AND transfers.state = 'SETTLED'),
+				(SELECT count(*) FROM cell.credits JOIN cell.slots s USING (slot) WHERE s.role = 'owner' AND credits.state = 'CREDITED'),
+				(SELECT sum(clearing)::bigint FROM cell.wallets JOIN cell.slots s USING (slot) WHERE s.role = 'owner')`).Scan(&out, &in, &sum)
 			_ = c.Close(ctx) // it has said what there is
 			if err != nil {
 				return err

@@ -43,6 +43,7 @@ func TestServerPart(t *testing.T) {
 		"postgres: cellmart_app cellmart 127.0.0.1(4711) idle":       "cellmart_app",
 		"postgres: cellmart_app bench_twophase 127.0.0.1(4711) idle": "baseline",
 		"postgres: cellmart_app bench_plain 127.0.0.1(4711) COMMIT":  "baseline",
+		"postgres: cellmart_app bench_limit 127.0.0.1(1) idle":       "pgbench",
 		"postgres: walwriter":                            "walwriter",
 		"postgres: postgres cellmart 127.0.0.1(1) idle":  "", // who looks
 		"/usr/lib/postgresql/15/bin/postgres -D /data/x": "",

@@ -37,7 +37,6 @@ const (
 type twoPhase struct {
 	b        *bank
 	database string
-	next     atomic.Int64
 	dialTo   func(ctx context.Context, network, addr string) (net.Conn, error) // to payees' servers, nil = at once
 	timeout  time.Duration                                                     // of a statement that waits for a lock, 0 = none
 }
@@ -46,9 +45,10 @@ type twoPhase struct {
 func openTwoPhase(ctx context.Context, b *bank, database string, cells ...*branch) (*twoPhase, error) {
 	for i, at := range b.cells {
 		for _, chosen := range cells {
-			if chosen != at {
+			if chosen != at || b.made[at.name+database] {
 				continue
 			}
+			b.made[at.name+database] = true
 			if err := migrateBench(ctx, b.d, i, database); err != nil {
 				return nil, err
 			}
@@ -57,9 +57,7 @@ func openTwoPhase(ctx context.Context, b *bank, database string, cells ...*branc
 			}
 		}
 	}
-	p := &twoPhase{b: b, database: database}
-	p.next.Store(bankFirst)
-	return p, nil
+	return &twoPhase{b: b, database: database}, nil
 }
 
 func (at *branch) fillTwoPhase(ctx context.Context, b *bank, database string) error {
@@ -269,7 +267,7 @@ func (c *pairOf) decide(ctx context.Context, n id.ID, payer, payee account) erro
 }
 
 func (c *pairOf) transfer(ctx context.Context, payer, payee account) error {
-	n := id.Make(c.p.next.Add(1), payer.slot, false)
+	n := id.Make(c.p.b.next.Add(1), payer.slot, false)
 	if err := c.prepare(ctx, n, payer, payee); err != nil {
 		return err
 	}
