@@ -1,0 +1,384 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"example.com/cellmart/platform/cellkit/errs"
+	"example.com/cellmart/platform/cellkit/id"
+	"example.com/cellmart/platform/routing"
+	"example.com/cellmart/services/agent/agentapi"
+)
+
+// What can be done.
+const (
+	unplug = "unplug"
+	plug   = "plug"
+	delay  = "delay"
+	retry  = agentapi.Retry
+	cancel = agentapi.Cancel
+)
+
+var actionKinds = []string{unplug, plug, delay, retry, cancel}
+
+// everyone is all of a zone's peers.
+const everyone = "*"
+
+// Args is what an action is done to.
+type Args struct {
+	Cell     string `json:"cell,omitempty"`
+	Peer     string `json:"peer,omitempty"`
+	DelayMS  int64  `json:"delay_ms,omitempty"`
+	Transfer string `json:"transfer,omitempty"`
+}
+
+// Subject is what the job is done to.
+func (j Job) Subject() string { return subject(j.Kind, j.Args) }
+
+// subject is what has to be typed before something is done to it.
+func subject(kind string, a Args) string {
+	switch kind {
+	case delay:
+		return a.Cell + "-" + a.Peer
+	case retry, cancel:
+		return a.Transfer
+	}
+	return a.Cell
+}
+
+// Step is a thing that will be done: a line of the pages' text, or said by the planner.
+type Step struct {
+	Key  string
+	Args []any
+	Text string
+}
+
+// Say is the step in that language.
+func (s Step) Say(l *Lang) string {
+	if s.Key == "" {
+		return s.Text
+	}
+	return l.T(s.Key, s.Args...)
+}
+
+// Plan is what would be done; nothing was begun.
+type Plan struct {
+	Kind    string
+	Args    Args
+	Steps   []Step
+	Missing []string // cells that didn't answer, and why
+	Line    string   // the equal cellctl line
+	Confirm string   // what has to be typed
+}
+
+// actions does what operators ask for.
+type actions struct {
+	agents  map[string]*agentapi.Client
+	cells   []string
+	records records
+	links   bool          // the agents can be reached without their links, so faults can be lifted again
+	ask     time.Duration // limit of a plan's questions
+	limit   time.Duration // of a job
+	now     func() time.Time
+
+	wake chan struct{}
+	mu   sync.Mutex
+	busy map[string]bool // jobs that are being done
+}
+
+func newActions(agents map[string]*agentapi.Client, cells []string, r records, links bool) *actions {
+	return &actions{
+		agents: agents, cells: cells, records: r, links: links, ask: 2 * time.Second, limit: 40 * time.Second, now: time.Now,
+		wake: make(chan struct{}, 1), busy: map[string]bool{},
+	}
+}
+
+// line is what does the same without a console.
+func line(kind string, a Args, reason string) string {
+	switch kind {
+	case delay:
+		return fmt.Sprintf("bin/cellctl link --delay=%s %s %s", time.Duration(a.DelayMS)*time.Millisecond, a.Cell, a.Peer)
+	case retry, cancel:
+		return fmt.Sprintf("bin/cellctl transfer --%s --reason=%s %s", kind, quoted(reason), a.Transfer)
+	}
+	return "bin/cellctl " + kind + " " + a.Cell
+}
+
+// quoted is a word for a shell.
+func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// check says what is wrong with what was asked for.
+func (a *actions) check(kind string, args Args) error {
+	known := func(zone string) bool { return a.agents[zone] != nil }
+	switch kind {
+	case unplug, plug:
+		if !slices.Contains(a.cells, args.Cell) {
+			return errs.Field("cell", "there is no such cell")
+		}
+	case delay:
+		switch {
+		case !known(args.Cell):
+			return errs.Field("cell", "there is no such zone")
+		case !known(args.Peer) || args.Peer == args.Cell:
+			return errs.Field("peer", "is not another zone")
+		case args.DelayMS < 0 || args.DelayMS > time.Minute.Milliseconds():
+			return errs.Field("delay", "is 0 to 60000 ms")
+		}
+	case retry, cancel:
+		if _, err := id.Parse(args.Transfer); err != nil {
+			return errs.Field("transfer", "is not a transfer's ID")
+		}
+		return nil
+	default:
+		return errs.ErrNotFound
+	}
+	if !a.links {
+		return errs.Field("cell", "can't be unplugged or delayed from here, since the console reaches it over the same link: use %s", line(kind, args, ""))
+	}
+	return nil
+}
+
+// plan says what would be done.
+func (a *actions) plan(ctx context.Context, kind string, args Args) (Plan, error) {
+	if err := a.check(kind, args); err != nil {
+		return Plan{}, err
+	}
+	p := Plan{Kind: kind, Args: args, Line: line(kind, args, "..."), Confirm: subject(kind, args)}
+	switch kind {
+	case unplug, plug:
+		p.Steps = []Step{{Key: "step." + kind, Args: []any{args.Cell}}}
+	case delay:
+		p.Steps = []Step{{Key: "step.lift", Args: []any{args.Peer, args.Cell}}, {Key: "step.delay", Args: []any{args.Cell, args.Peer, args.DelayMS}}}
+	default:
+		jobs, missing, err := a.planJobs(ctx, kind, args.Transfer, "")
+		if err != nil {
+			return Plan{}, err
+		}
+		for _, j := range jobs {
+			p.Steps = append(p.Steps, Step{Text: j.Cell + ": " + j.Plan})
+		}
+		p.Missing = missing
+	}
+	return p, nil
+}
+
+// planJobs asks all cells what they have of a transfer.
+func (a *actions) planJobs(ctx context.Context, what, transfer, reason string) ([]agentapi.PlannedJob, []string, error) {
+	k := a.story(ctx, transfer)
+	var parked []agentapi.ParkedTransfer
+	if what == retry {
+		asking, done := context.WithTimeout(ctx, a.ask)
+		defer done()
+		got, _ := each(a.agents, a.cells, func(c *agentapi.Client) ([]agentapi.ParkedTransfer, error) { return c.Parked(asking) })
+		for _, cell := range a.cells {
+			parked = append(parked, got[cell]...)
+		}
+	}
+	jobs, err := agentapi.PlanJobs(transfer, k.Sides, parked, agentapi.TransferJob{What: what, Reason: reason})
+	return jobs, k.Missing, err
+}
+
+// Story is what the cells have of one transfer.
+type Story struct {
+	ID      string
+	Sides   []agentapi.Transfer
+	Missing []string // cells that didn't answer, and why
+}
+
+func (a *actions) story(ctx context.Context, transfer string) Story {
+	ctx, done := context.WithTimeout(ctx, a.ask)
+	defer done()
+	got, failed := each(a.agents, a.cells, func(c *agentapi.Client) (agentapi.Transfer, error) { return c.Transfer(ctx, transfer) })
+	out := Story{ID: transfer}
+	for _, cell := range a.cells {
+		if t, ok := got[cell]; ok {
+			out.Sides = append(out.Sides, t)
+		} else if err := failed[cell]; !errs.IsKind(err, errs.NotFound) {
+			out.Missing = append(out.Missing, cell+": "+err.Error())
+		}
+	}
+	return out
+}
+
+// each asks all cells at the same time.
+func each[T any](agents map[string]*agentapi.Client, cells []string, ask func(*agentapi.Client) (T, error)) (map[string]T, map[string]error) {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	got, failed := map[string]T{}, map[string]error{}
+	for _, cell := range cells {
+		wg.Go(func() {
+			v, err := ask(agents[cell])
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed[cell] = err
+				return
+			}
+			got[cell] = v
+		})
+	}
+	wg.Wait()
+	return got, failed
+}
+
+// begin keeps a job; it's done soon after, also if this process ends now.
+func (a *actions) begin(ctx context.Context, j Job) (Job, error) {
+	kept, err := a.records.addJob(ctx, j)
+	if err == nil {
+		select {
+		case a.wake <- struct{}{}:
+		default:
+		}
+	}
+	return kept, err
+}
+
+// run does open jobs until ctx ends, also those that another process left.
+func (a *actions) run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	tick := time.NewTicker(5 * time.Second)
+	defer tick.Stop()
+	for {
+		open, err := a.records.openJobs(ctx)
+		if err == nil {
+			for _, j := range open {
+				if a.take(j.ID) {
+					wg.Go(func() { defer a.release(j.ID); a.finish(ctx, j) })
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.wake:
+		case <-tick.C:
+		}
+	}
+}
+
+func (a *actions) take(job string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.busy[job] {
+		return false
+	}
+	a.busy[job] = true
+	return true
+}
+
+func (a *actions) release(job string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.busy, job)
+}
+
+// finish does a job and keeps what came of it. At this process's end it stays open.
+func (a *actions) finish(ctx context.Context, j Job) {
+	doing, done := context.WithTimeout(ctx, a.limit)
+	defer done()
+	detail, err := a.do(doing, j)
+	if ctx.Err() != nil {
+		return
+	}
+	j.State, j.Detail = agentapi.JobDone, detail
+	if err != nil {
+		j.State, j.Detail = agentapi.JobFailed, err.Error()
+	}
+	// An error leaves it open: it's done again, and told then.
+	_ = a.records.endJob(ctx, j)
+}
+
+func (a *actions) do(ctx context.Context, j Job) (string, error) {
+	if err := a.check(j.Kind, j.Args); err != nil {
+		return "", err
+	}
+	switch j.Kind {
+	case unplug:
+		return "", a.fault(ctx, j.Args.Cell, everyone, agentapi.Fault{CutIn: true, CutOut: true})
+	case plug:
+		return "", a.fault(ctx, j.Args.Cell, everyone, agentapi.Fault{})
+	case delay: // the whole fault is kept at one end
+		if err := a.fault(ctx, j.Args.Peer, j.Args.Cell, agentapi.Fault{}); err != nil {
+			return "", err
+		}
+		return "", a.fault(ctx, j.Args.Cell, j.Args.Peer, agentapi.Fault{DelayMS: j.Args.DelayMS})
+	}
+	return a.operate(ctx, j)
+}
+
+// fault sets a fault and reads it back.
+func (a *actions) fault(ctx context.Context, zone, peer string, want agentapi.Fault) error {
+	ctx, done := context.WithTimeout(ctx, 5*time.Second)
+	defer done()
+	if err := a.agents[zone].SetFault(ctx, peer, want); err != nil {
+		return err
+	}
+	s, err := a.agents[zone].Status(ctx)
+	if err != nil {
+		return err
+	}
+	if got := s.Faults[peer]; got != want {
+		return fmt.Errorf("%s's agent has %+v on the link to %s, not %+v", zone, got, peer, want)
+	}
+	return nil
+}
+
+// operate has a transfer's jobs done by the cells' agents. Their IDs come from the
+// job's, so doing it again asks for the same jobs.
+func (a *actions) operate(ctx context.Context, j Job) (string, error) {
+	jobs, missing, err := a.planJobs(ctx, j.Kind, j.Args.Transfer, j.Reason)
+	if err != nil {
+		return "", err
+	}
+	if len(jobs) == 0 {
+		if len(missing) > 0 {
+			return "", fmt.Errorf("nothing to %s in the cells that answer; not asked: %s", j.Kind, strings.Join(missing, "; "))
+		}
+		return "nothing is left to " + j.Kind, nil
+	}
+	var said []string
+	var failed error
+	for _, p := range jobs {
+		p.ID = "console-" + j.ID + "-" + p.Cell + "-" + strconv.Itoa(int(p.Slot))
+		end, err := await(ctx, a.agents[p.Cell], p.TransferJob)
+		switch {
+		case err != nil:
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", p.Cell, err))
+		case end.State != agentapi.JobDone:
+			failed = errors.Join(failed, fmt.Errorf("%s: %s %s", p.Cell, end.State, end.Detail))
+		default:
+			said = append(said, p.Cell+": "+end.Detail)
+		}
+	}
+	return strings.Join(said, "; "), failed
+}
+
+// await keeps a job with an agent and asks until it has ended, or ctx has.
+func await(ctx context.Context, agent *agentapi.Client, j agentapi.TransferJob) (agentapi.TransferJob, error) {
+	kept, err := agent.AskJob(ctx, j)
+	for err == nil && kept.State == agentapi.JobOpen {
+		select {
+		case <-ctx.Done():
+			return kept, fmt.Errorf("job %s is still open: %w", kept.ID, ctx.Err())
+		case <-time.After(200 * time.Millisecond):
+		}
+		now, asked := agent.Job(ctx, kept.ID)
+		switch {
+		case asked == nil:
+			kept = now
+		case !errs.IsKind(asked, errs.Unavailable): // else it goes on without us
+			err = asked
+		}
+	}
+	return kept, err
+}
+
+// zones lists what a link can lead to.
+func (a *actions) zones() []string { return append(slices.Clone(a.cells), routing.Global) }
