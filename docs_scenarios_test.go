@@ -71,6 +71,8 @@ var faults = map[string]string{
 	"C09": "rows that neither the copy nor the stream has",
 	"C10": "a column is added on a running system",
 	"C12": "the first messages are lost: a consumer started at the latest",
+	"W02": "a page of a sibling origin drives the console",
+	"W03": "the console has a default password",
 	"W05": "any certificate of the CA may call",
 	"W10": "dead after a clone: line ends, start order, a wrong README command",
 	"W11": "crash loop when a dependency is late or restarts",

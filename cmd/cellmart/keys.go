@@ -112,6 +112,10 @@ func (c keysConfig) parts() (map[string]string, error) {
 	}
 	if c.Zone == link.GlobalZone {
 		out["control.key"] = "control.key"
+		if _, err := secret(filepath.Join(c.Master, "console")); err != nil { // the console's first password
+			return nil, err
+		}
+		out["console"] = "console"
 		for _, cell := range c.Cells {
 			out["token."+cell+".pub"] = "token." + cell + ".pub"
 		}

@@ -2,10 +2,8 @@ package console
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -23,9 +21,10 @@ const (
 	delay  = "delay"
 	retry  = agentapi.Retry
 	cancel = agentapi.Cancel
+	drill  = "drill"
 )
 
-var actionKinds = []string{unplug, plug, delay, retry, cancel}
+var actionKinds = []string{unplug, plug, delay, retry, cancel, drill}
 
 // everyone is all of a zone's peers.
 const everyone = "*"
@@ -36,6 +35,7 @@ type Args struct {
 	Peer     string `json:"peer,omitempty"`
 	DelayMS  int64  `json:"delay_ms,omitempty"`
 	Transfer string `json:"transfer,omitempty"`
+	Drill    string `json:"drill,omitempty"`
 }
 
 // Subject is what the job is done to.
@@ -48,6 +48,8 @@ func subject(kind string, a Args) string {
 		return a.Cell + "-" + a.Peer
 	case retry, cancel:
 		return a.Transfer
+	case drill:
+		return a.Drill + "-" + a.Cell
 	}
 	return a.Cell
 }
@@ -84,7 +86,8 @@ type actions struct {
 	records records
 	links   bool          // the agents can be reached without their links, so faults can be lifted again
 	ask     time.Duration // limit of a plan's questions
-	limit   time.Duration // of a job
+	limit   time.Duration // of a job, but a drill
+	drills  drills
 	now     func() time.Time
 
 	wake chan struct{}
@@ -106,6 +109,8 @@ func line(kind string, a Args, reason string) string {
 		return fmt.Sprintf("bin/cellctl link --delay=%s %s %s", time.Duration(a.DelayMS)*time.Millisecond, a.Cell, a.Peer)
 	case retry, cancel:
 		return fmt.Sprintf("bin/cellctl transfer --%s --reason=%s %s", kind, quoted(reason), a.Transfer)
+	case drill:
+		return fmt.Sprintf("bin/cellctl drill --short --cell=%s %s", a.Cell, a.Drill)
 	}
 	return "bin/cellctl " + kind + " " + a.Cell
 }
@@ -135,6 +140,16 @@ func (a *actions) check(kind string, args Args) error {
 			return errs.Field("transfer", "is not a transfer's ID")
 		}
 		return nil
+	case drill:
+		switch {
+		case !validDrill(args.Drill):
+			return errs.Field("drill", "there is no such drill")
+		case !slices.Contains(a.cells, args.Cell):
+			return errs.Field("cell", "there is no such cell")
+		case a.drills.cellctl == "":
+			return errs.Field("drill", "can't be run from here: use %s", line(kind, args, ""))
+		}
+		return nil
 	default:
 		return errs.ErrNotFound
 	}
@@ -155,6 +170,8 @@ func (a *actions) plan(ctx context.Context, kind string, args Args) (Plan, error
 		p.Steps = []Step{{Key: "step." + kind, Args: []any{args.Cell}}}
 	case delay:
 		p.Steps = []Step{{Key: "step.lift", Args: []any{args.Peer, args.Cell}}, {Key: "step.delay", Args: []any{args.Cell, args.Peer, args.DelayMS}}}
+	case drill:
+		p.Steps = []Step{{Key: "step.drill", Args: []any{args.Drill, args.Cell}}}
 	default:
 		jobs, missing, err := a.planJobs(ctx, kind, args.Transfer, "")
 		if err != nil {
@@ -225,159 +242,6 @@ func each[T any](agents map[string]*agentapi.Client, cells []string, ask func(*a
 	}
 	wg.Wait()
 	return got, failed
-}
-
-// begin keeps a job; it's done soon after, also if this process ends now.
-func (a *actions) begin(ctx context.Context, j Job) (Job, error) {
-	kept, err := a.records.addJob(ctx, j)
-	if err == nil {
-		select {
-		case a.wake <- struct{}{}:
-		default:
-		}
-	}
-	return kept, err
-}
-
-// run does open jobs until ctx ends, also those that another process left.
-func (a *actions) run(ctx context.Context) error {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	tick := time.NewTicker(5 * time.Second)
-	defer tick.Stop()
-	for {
-		open, err := a.records.openJobs(ctx)
-		if err == nil {
-			for _, j := range open {
-				if a.take(j.ID) {
-					wg.Go(func() { defer a.release(j.ID); a.finish(ctx, j) })
-				}
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-a.wake:
-		case <-tick.C:
-		}
-	}
-}
-
-func (a *actions) take(job string) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.busy[job] {
-		return false
-	}
-	a.busy[job] = true
-	return true
-}
-
-func (a *actions) release(job string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.busy, job)
-}
-
-// finish does a job and keeps what came of it. At this process's end it stays open.
-func (a *actions) finish(ctx context.Context, j Job) {
-	doing, done := context.WithTimeout(ctx, a.limit)
-	defer done()
-	detail, err := a.do(doing, j)
-	if ctx.Err() != nil {
-		return
-	}
-	j.State, j.Detail = agentapi.JobDone, detail
-	if err != nil {
-		j.State, j.Detail = agentapi.JobFailed, err.Error()
-	}
-	// An error leaves it open: it's done again, and told then.
-	_ = a.records.endJob(ctx, j)
-}
-
-func (a *actions) do(ctx context.Context, j Job) (string, error) {
-	if err := a.check(j.Kind, j.Args); err != nil {
-		return "", err
-	}
-	switch j.Kind {
-	case unplug:
-		return "", a.fault(ctx, j.Args.Cell, everyone, agentapi.Fault{CutIn: true, CutOut: true})
-	case plug:
-		return "", a.fault(ctx, j.Args.Cell, everyone, agentapi.Fault{})
-	case delay: // the whole fault is kept at one end
-		if err := a.fault(ctx, j.Args.Peer, j.Args.Cell, agentapi.Fault{}); err != nil {
-			return "", err
-		}
-		return "", a.fault(ctx, j.Args.Cell, j.Args.Peer, agentapi.Fault{DelayMS: j.Args.DelayMS})
-	}
-	return a.operate(ctx, j)
-}
-
-// fault sets a fault and reads it back.
-func (a *actions) fault(ctx context.Context, zone, peer string, want agentapi.Fault) error {
-	ctx, done := context.WithTimeout(ctx, 5*time.Second)
-	defer done()
-	if err := a.agents[zone].SetFault(ctx, peer, want); err != nil {
-		return err
-	}
-	s, err := a.agents[zone].Status(ctx)
-	if err != nil {
-		return err
-	}
-	if got := s.Faults[peer]; got != want {
-		return fmt.Errorf("%s's agent has %+v on the link to %s, not %+v", zone, got, peer, want)
-	}
-	return nil
-}
-
-// operate has a transfer's jobs done by the cells' agents. Their IDs come from the
-// job's, so doing it again asks for the same jobs.
-func (a *actions) operate(ctx context.Context, j Job) (string, error) {
-	jobs, missing, err := a.planJobs(ctx, j.Kind, j.Args.Transfer, j.Reason)
-	if err != nil {
-		return "", err
-	}
-	if len(jobs) == 0 {
-		if len(missing) > 0 {
-			return "", fmt.Errorf("nothing to %s in the cells that answer; not asked: %s", j.Kind, strings.Join(missing, "; "))
-		}
-		return "nothing is left to " + j.Kind, nil
-	}
-	var said []string
-	var failed error
-	for _, p := range jobs {
-		p.ID = "console-" + j.ID + "-" + p.Cell + "-" + strconv.Itoa(int(p.Slot))
-		end, err := await(ctx, a.agents[p.Cell], p.TransferJob)
-		switch {
-		case err != nil:
-			failed = errors.Join(failed, fmt.Errorf("%s: %w", p.Cell, err))
-		case end.State != agentapi.JobDone:
-			failed = errors.Join(failed, fmt.Errorf("%s: %s %s", p.Cell, end.State, end.Detail))
-		default:
-			said = append(said, p.Cell+": "+end.Detail)
-		}
-	}
-	return strings.Join(said, "; "), failed
-}
-
-// await keeps a job with an agent and asks until it has ended, or ctx has.
-func await(ctx context.Context, agent *agentapi.Client, j agentapi.TransferJob) (agentapi.TransferJob, error) {
-	kept, err := agent.AskJob(ctx, j)
-	for err == nil && kept.State == agentapi.JobOpen {
-		select {
-		case <-ctx.Done():
-			return kept, fmt.Errorf("job %s is still open: %w", kept.ID, ctx.Err())
-		case <-time.After(200 * time.Millisecond):
-		}
-		now, asked := agent.Job(ctx, kept.ID)
-		switch {
-		case asked == nil:
-			kept = now
-		case !errs.IsKind(asked, errs.Unavailable): // else it goes on without us
-			err = asked
-		}
-	}
-	return kept, err
 }
 
 // zones lists what a link can lead to.

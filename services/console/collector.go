@@ -55,16 +55,24 @@ type collector struct {
 	checkEach  time.Duration // between two checks of all invariants; 0 = never
 	deadline   time.Duration // of a question
 	checkLimit time.Duration // of a check: it reads all rows
+	idleAfter  time.Duration // without a look: then it asks seldom
 	now        func() time.Time
 
-	mu   sync.Mutex
-	last atomic.Pointer[Snapshot]
+	mu     sync.Mutex
+	news   chan struct{} // closed at the next change
+	wake   chan struct{} // closed when somebody looks after a long time
+	looked time.Time
+	last   atomic.Pointer[Snapshot]
 }
+
+// idleTimes is how much longer the pauses are while nobody looks: asking costs the
+// cells something.
+const idleTimes = 6
 
 func newCollector(agents map[string]*agentapi.Client, control *controlapi.Client) *collector {
 	c := &collector{
 		agents: agents, control: control, http: &http.Client{}, each: 5 * time.Second, deadline: 3 * time.Second,
-		checkLimit: time.Minute, now: time.Now,
+		checkLimit: time.Minute, now: time.Now, news: make(chan struct{}), wake: make(chan struct{}), idleAfter: historyFor,
 	}
 	s := &Snapshot{
 		Zones: map[string]Reading[agentapi.Status]{}, Gateways: map[string]Reading[Rates]{}, IDs: map[string]Reading[id.CellFigures]{},
@@ -90,6 +98,38 @@ func (c *collector) change(f func(*Snapshot)) {
 	s := *c.last.Load()
 	f(&s)
 	c.last.Store(&s)
+	close(c.news)
+	c.news = make(chan struct{})
+}
+
+// look says that somebody looks. After a long time everything is asked at once.
+func (c *collector) look() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.idle() {
+		close(c.wake)
+		c.wake = make(chan struct{})
+	}
+	c.looked = c.now()
+}
+
+func (c *collector) idle() bool { return c.now().Sub(c.looked) > c.idleAfter }
+
+// pause is how long to wait before the next question, and what ends it early.
+func (c *collector) pause(each time.Duration) (time.Duration, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.idle() {
+		each *= idleTimes
+	}
+	return each, c.wake
+}
+
+// changed is closed at the next change.
+func (c *collector) changed() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.news
 }
 
 // with is a copy of m with one entry changed.
@@ -124,9 +164,11 @@ func (c *collector) run(ctx context.Context) error {
 				asking, cancel := context.WithTimeout(ctx, src.limit)
 				src.ask(asking)
 				cancel()
+				pause, woken := c.pause(src.each)
 				select {
 				case <-ctx.Done():
-				case <-time.After(src.each):
+				case <-woken:
+				case <-time.After(pause):
 				}
 			}
 		})

@@ -78,8 +78,12 @@ func agentPages(cell string) map[string]any {
 			k := n.Add(1)
 			return agentapi.Status{Cell: cell, RouteVersion: 7, Requests: &agentapi.Requests{SinceMS: int64(k), Local: 9 * k, Forwarded: k}}
 		},
-		"/admin/ids":              id.CellFigures{Cell: cell},
-		"/admin/transfers":        map[string]any{"items": []agentapi.StuckTransfer{{ID: 77, Cell: cell, State: "FROZEN"}}},
+		"/admin/ids":       id.CellFigures{Cell: cell},
+		"/admin/transfers": map[string]any{"items": []agentapi.StuckTransfer{{ID: 77, Cell: cell, State: "FROZEN"}}},
+		"/admin/transfers/77": agentapi.Transfer{
+			Cell: cell, Source: &agentapi.Side{Slot: 5, State: "FROZEN", From: 1, To: 2, Amount: 100, Currency: "CNY"},
+			Story: []agentapi.Line{{At: time.Unix(1, 0), What: "begun"}},
+		},
 		"/admin/transfers/parked": map[string]any{"items": []agentapi.ParkedTransfer{}},
 	}
 }
@@ -120,6 +124,7 @@ func newWorld(t *testing.T) *world {
 	}
 	w.collector = newCollector(agents, &controlapi.Client{BaseURL: w.route.URL})
 	w.each, w.deadline = 10*time.Millisecond, 150*time.Millisecond
+	w.look()
 	w.gateways = map[string]string{"c1": w.gateway.URL + "/metrics"}
 	return w
 }
@@ -215,6 +220,33 @@ func TestStates(t *testing.T) {
 			t.Errorf("%+v is %s, want %s", tc.r, got, tc.want)
 		}
 	}
+}
+
+// While nobody looks it asks seldom, and at once when somebody does.
+func TestNobodyLooks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var later atomic.Int64
+	start := time.Now()
+	w.now = func() time.Time { return start.Add(time.Duration(later.Load())) }
+	w.look()
+	if each, _ := w.pause(time.Second); each != time.Second {
+		t.Errorf("somebody looks: %s", each)
+	}
+	later.Store(int64(w.idleAfter + time.Second))
+	if each, _ := w.pause(time.Second); each != idleTimes*time.Second {
+		t.Errorf("nobody looks: %s", each)
+	}
+	w.each = time.Hour
+	w.start(t)
+	wait(t, "all were asked once", func() bool {
+		return w.c1.asked.Load() == 4 && w.c2.asked.Load() == 4 && w.route.asked.Load() == 3 && w.snapshot().Parked["c1"].Has()
+	})
+	wait(t, "a look wakes it", func() bool {
+		later.Add(int64(w.idleAfter + time.Second)) // a source may not have been waiting yet
+		w.look()
+		return w.c1.asked.Load() >= 8 && w.c2.asked.Load() >= 8 && w.route.asked.Load() >= 6
+	})
 }
 
 func TestHistoryEndsAfterAQuarterOfAnHour(t *testing.T) {

@@ -14,6 +14,9 @@
 //	                                      ▼
 //	                     runner: one job at a time ► agent ► state, event
 //
+// While nobody has looked for a quarter of an hour the sources are asked six times
+// less often: answering costs the cells something.
+//
 // A page waits for no source, so it takes as long with dead cells as with living
 // ones. The exception is a transfer's story and the preview of what is done to it:
 // they ask all cells then, for at most 2 s.
@@ -24,7 +27,8 @@
 //
 // What is done is planned, then shown with the equal line of cellctl, then asked for
 // with the typed name and a reason, then stored as a job before anything happens. All
-// of it may be done twice, so a console killed at any line begins open jobs again.
+// of it may be done twice, so a console killed at any line begins open jobs again;
+// only a drill it doesn't, and the job says so.
 //
 // Owns the schema console: operators, sessions, jobs, events (append only: the
 // application's role can't change or delete one).

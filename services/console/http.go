@@ -2,12 +2,8 @@ package console
 
 import (
 	"bytes"
-	"context"
-	"crypto/rand"
 	"embed"
 	"encoding/csv"
-	"errors"
-	"fmt"
 	"html/template"
 	"io/fs"
 	"log/slog"
@@ -15,12 +11,12 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"example.com/cellmart/platform/cellkit/call"
 	"example.com/cellmart/platform/cellkit/errs"
 	"example.com/cellmart/platform/cellkit/id"
-	"example.com/cellmart/services/agent/agentapi"
 )
 
 //go:embed templates/*.html
@@ -37,10 +33,10 @@ const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src
 const sessionCookie = "__Host-console"
 
 const (
-	maxReason   = 200
-	listed      = 100
-	exported    = 10_000
-	bodySeconds = 5 * time.Second
+	maxReason = 200
+	listed    = 100
+	exported  = 10_000
+	keepLimit = 5 * time.Second
 )
 
 // server answers browsers.
@@ -53,15 +49,17 @@ type server struct {
 	pages     map[string]*template.Template
 	log       *slog.Logger
 	now       func() time.Time
+	stop      <-chan struct{} // its end ends the streams, so that they don't hold up the shutdown
+	streams   atomic.Int64
 }
 
-func newServer(c *collector, s *sessions, a *actions, r records, log *slog.Logger) (*server, error) {
+func newServer(c *collector, s *sessions, a *actions, r records, stop <-chan struct{}, log *slog.Logger) (*server, error) {
 	langs, err := loadLangs()
 	if err != nil {
 		return nil, err
 	}
-	out := &server{collector: c, sessions: s, actions: a, records: r, langs: langs, pages: map[string]*template.Template{}, log: log, now: time.Now}
-	for _, name := range []string{"overview", "transfers", "transfer", "events", "act", "job", "signin", "error"} {
+	out := &server{collector: c, sessions: s, actions: a, records: r, langs: langs, pages: map[string]*template.Template{}, log: log, now: time.Now, stop: stop}
+	for _, name := range []string{"overview", "transfers", "transfer", "events", "act", "job", "tour", "password", "signin", "error"} {
 		if out.pages[name], err = template.ParseFS(templates, "templates/layout.html", "templates/"+name+".html"); err != nil {
 			return nil, err
 		}
@@ -76,13 +74,17 @@ func (s *server) handler() (http.Handler, error) {
 		return nil, err
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /static/", http.StripPrefix("/static/", http.FileServerFS(files)))
+	mux.HandleFunc("GET /static/{file}", func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, files, r.PathValue("file")) })
 	mux.HandleFunc("GET /sign-in", s.handleSignInForm)
 	mux.HandleFunc("POST /sign-in", s.handleSignIn)
 	mux.HandleFunc("POST /sign-out", s.handleSignOut)
+	mux.HandleFunc("GET /password", s.signedIn(s.handlePasswordForm))
+	mux.HandleFunc("POST /password", s.signedIn(s.handlePassword))
 	mux.HandleFunc("GET /{$}", s.signedIn(s.handleOverview))
 	mux.HandleFunc("GET /transfers", s.signedIn(s.handleTransfers))
 	mux.HandleFunc("GET /transfers/{id}", s.signedIn(s.handleTransfer))
+	mux.HandleFunc("GET /tour", s.signedIn(s.handleTour))
+	mux.HandleFunc("GET "+livePath, s.signedIn(s.handleLive))
 	mux.HandleFunc("GET /events", s.signedIn(s.handleEvents))
 	mux.HandleFunc("GET /events.csv", s.signedIn(s.handleExport))
 	mux.HandleFunc("GET /act/{kind}", s.signedIn(s.handlePlan))
@@ -125,6 +127,7 @@ func (s *server) signedIn(next func(http.ResponseWriter, *http.Request, string))
 		case operator == "":
 			http.Redirect(w, r, "/sign-in", http.StatusSeeOther)
 		default:
+			s.collector.look()
 			next(w, r, operator)
 		}
 	}
@@ -191,55 +194,6 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, operator string, e
 	s.render(w, r, e.HTTPStatus(), "error", operator, "title.error", v)
 }
 
-// signInView is the form to sign in.
-type signInView struct {
-	Next, Name string
-	Wrong      bool
-}
-
-// next is where to go after signing in: a path of this origin.
-func next(text string) string {
-	u, err := url.Parse(text)
-	if err != nil || u.IsAbs() || u.Host != "" || !strings.HasPrefix(text, "/") || strings.HasPrefix(text, "//") || strings.ContainsAny(text, "\\\r\n") {
-		return "/"
-	}
-	return text
-}
-
-func (s *server) handleSignInForm(w http.ResponseWriter, r *http.Request) {
-	s.render(w, r, http.StatusOK, "signin", "", "title.signin", signInView{Next: next(r.URL.Query().Get("next"))})
-}
-
-func (s *server) handleSignIn(w http.ResponseWriter, r *http.Request) {
-	if err := r.ParseForm(); err != nil {
-		s.fail(w, r, "", errs.Field("form", "can't be read"))
-		return
-	}
-	name := strings.TrimSpace(r.PostForm.Get("name"))
-	to := next(r.PostForm.Get("next"))
-	text, ends, err := s.sessions.signIn(r.Context(), name, r.PostForm.Get("password"))
-	switch {
-	case errors.Is(err, errWrong):
-		s.render(w, r, http.StatusUnprocessableEntity, "signin", "", "title.signin", signInView{Next: to, Name: name, Wrong: true})
-	case err != nil:
-		s.fail(w, r, "", err)
-	default:
-		http.SetCookie(w, &http.Cookie{Name: sessionCookie, Value: text, Path: "/", Expires: ends, Secure: true, HttpOnly: true, SameSite: http.SameSiteStrictMode})
-		http.Redirect(w, r, to, http.StatusSeeOther)
-	}
-}
-
-func (s *server) handleSignOut(w http.ResponseWriter, r *http.Request) {
-	http.SetCookie(w, &http.Cookie{Name: sessionCookie, Path: "/", MaxAge: -1, Secure: true, HttpOnly: true, SameSite: http.SameSiteStrictMode})
-	if t := token(r); t != "" {
-		if err := s.sessions.signOut(r.Context(), t); err != nil {
-			s.fail(w, r, "", err)
-			return
-		}
-	}
-	http.Redirect(w, r, "/sign-in", http.StatusSeeOther)
-}
-
 func (s *server) viewer(r *http.Request) viewer {
 	return viewer{s: s.collector.snapshot(), l: langOf(r, s.langs), now: s.now(), each: s.collector.each}
 }
@@ -271,6 +225,10 @@ func (s *server) handleTransfer(w http.ResponseWriter, r *http.Request, operator
 		return
 	}
 	s.render(w, r, http.StatusOK, "transfer", operator, "title.transfer", k)
+}
+
+func (s *server) handleTour(w http.ResponseWriter, r *http.Request, operator string) {
+	s.render(w, r, http.StatusOK, "tour", operator, "title.tour", []int{1, 2, 3, 4, 5})
 }
 
 // eventsView is the log.
@@ -339,143 +297,3 @@ func plain(text string) string {
 	}
 	return text
 }
-
-// actView is the form of an action, and its preview when all of it was given.
-type actView struct {
-	Kind   string
-	Args   Args
-	Delay  string // as it was typed
-	Zones  []string
-	Cells  []string
-	Plan   *Plan
-	Field  string // of the error
-	Error  string
-	Job    string // the ID that the job will have
-	Reason string
-	Typed  string
-	Now    Head // what is known of the cell now
-}
-
-func argsOf(q url.Values) (Args, error) {
-	a := Args{Cell: q.Get("cell"), Peer: q.Get("peer"), Transfer: strings.TrimSpace(q.Get("transfer"))}
-	if text := q.Get("delay"); text != "" {
-		ms, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return a, errs.Field("delay", "is 0 to 60000 ms")
-		}
-		a.DelayMS = ms
-	}
-	return a, nil
-}
-
-// handlePlan shows the form of an action, and what it would do. It changes nothing.
-func (s *server) handlePlan(w http.ResponseWriter, r *http.Request, operator string) {
-	q := r.URL.Query()
-	v := s.act(r, r.PathValue("kind"), q)
-	asked := q.Has("cell") || q.Has("transfer")
-	var err error
-	if v.Args, err = argsOf(q); err == nil && asked {
-		var p Plan
-		if p, err = s.actions.plan(r.Context(), v.Kind, v.Args); err == nil {
-			v.Plan, v.Job = &p, strings.ToLower(rand.Text())
-		}
-	}
-	s.showAct(w, r, operator, v, err)
-}
-
-func (s *server) act(r *http.Request, kind string, q url.Values) actView {
-	v := actView{Kind: kind, Delay: q.Get("delay"), Zones: s.actions.zones(), Cells: s.actions.cells}
-	view := s.viewer(r)
-	if cell := q.Get("cell"); cell != "" {
-		v.Now = head(view, view.s.Zones[cell], view.each)
-	}
-	return v
-}
-
-func (s *server) showAct(w http.ResponseWriter, r *http.Request, operator string, v actView, err error) {
-	status := http.StatusOK
-	if err != nil {
-		e := errs.From(err)
-		if e.Kind != errs.Invalid {
-			s.fail(w, r, operator, err)
-			return
-		}
-		v.Field, v.Error, status = e.Field, e.Message, http.StatusUnprocessableEntity
-	}
-	if !known(v.Kind) {
-		s.fail(w, r, operator, errs.ErrNotFound)
-		return
-	}
-	s.render(w, r, status, "act", operator, "act."+v.Kind, v)
-}
-
-func known(kind string) bool {
-	for _, k := range actionKinds {
-		if k == kind {
-			return true
-		}
-	}
-	return false
-}
-
-// handleBegin keeps a job. The name has to be typed and a reason given; the job's ID
-// came with the preview, so a form that is sent twice is one job.
-func (s *server) handleBegin(w http.ResponseWriter, r *http.Request, operator string) {
-	if err := r.ParseForm(); err != nil {
-		s.fail(w, r, operator, errs.Field("form", "can't be read"))
-		return
-	}
-	q := r.PostForm
-	v := s.act(r, q.Get("kind"), q)
-	v.Job, v.Reason, v.Typed = q.Get("job"), strings.TrimSpace(q.Get("reason")), strings.TrimSpace(q.Get("typed"))
-	var err error
-	if v.Args, err = argsOf(q); err == nil {
-		err = s.actions.check(v.Kind, v.Args)
-	}
-	if err != nil {
-		s.showAct(w, r, operator, v, err)
-		return
-	}
-	switch {
-	case len(v.Job) > 32 || !agentapi.ValidJobID(v.Job):
-		err = errs.Field("job", "is not a job's ID")
-	case v.Typed != subject(v.Kind, v.Args):
-		err = errs.Field("typed", "is not %s", subject(v.Kind, v.Args))
-	case v.Reason == "" || len(v.Reason) > maxReason:
-		err = errs.Field("reason", "say why, in 1 to %d bytes", maxReason)
-	}
-	if err != nil {
-		if p, planned := s.actions.plan(r.Context(), v.Kind, v.Args); planned == nil {
-			v.Plan = &p
-		}
-		s.showAct(w, r, operator, v, err)
-		return
-	}
-	// The form may be gone by now: what it asked for is kept all the same.
-	keep, done := context.WithTimeout(context.WithoutCancel(r.Context()), bodySeconds)
-	defer done()
-	j, err := s.actions.begin(keep, Job{ID: v.Job, Kind: v.Kind, Args: v.Args, Operator: operator, Reason: v.Reason})
-	if err != nil {
-		s.fail(w, r, operator, err)
-		return
-	}
-	http.Redirect(w, r, "/jobs/"+j.ID, http.StatusSeeOther)
-}
-
-// jobView is a job's page.
-type jobView struct {
-	Job
-	Line string
-}
-
-func (s *server) handleJob(w http.ResponseWriter, r *http.Request, operator string) {
-	j, err := s.records.job(r.Context(), r.PathValue("id"))
-	if err != nil {
-		s.fail(w, r, operator, err)
-		return
-	}
-	s.render(w, r, http.StatusOK, "job", operator, "title.job", jobView{j, line(j.Kind, j.Args, j.Reason)})
-}
-
-// Stamp is the job's beginning, for a <time>.
-func (j Job) Stamp() string { return fmt.Sprint(j.At.UTC().Format(time.RFC3339)) }

@@ -31,6 +31,7 @@ type Event struct {
 // What events tell.
 const (
 	eventOperator = "operator"
+	eventPassword = "password"
 	eventSignIn   = "sign-in"
 	eventSignOut  = "sign-out"
 	eventJob      = "job"
@@ -39,7 +40,7 @@ const (
 )
 
 // eventKinds lists them for the filter.
-var eventKinds = []string{eventOperator, eventSignIn, eventSignOut, eventJob, eventDone, eventFailed}
+var eventKinds = []string{eventOperator, eventPassword, eventSignIn, eventSignOut, eventJob, eventDone, eventFailed}
 
 // Filter says which events are asked for; what is empty counts as any.
 type Filter struct {
@@ -56,6 +57,8 @@ type records interface {
 	firstOperator(ctx context.Context, name, hash string) (made bool, err error)
 	operators(ctx context.Context) (int, error)
 	operatorHash(ctx context.Context, name string) (string, error) // "" = nobody is called that
+	// setHash replaces an operator's hash, if it's the old one still, and ends their other sessions.
+	setHash(ctx context.Context, name, old, hash string, keep sessionKey) (done bool, err error)
 	addSession(ctx context.Context, key sessionKey, operator string, ends time.Time) error
 	session(ctx context.Context, key sessionKey) (operator string, ends time.Time, err error) // "" = there is none, or it has ended
 	endSession(ctx context.Context, key sessionKey) error

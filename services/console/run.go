@@ -33,6 +33,7 @@ type Config struct {
 	Cells, Agents, Gateways  []string
 	AgentURL, LinkAddr       string
 	ControlURL, SearchURL    string
+	Cellctl, Root            string
 	CheckEach, Drain         time.Duration
 }
 
@@ -55,6 +56,8 @@ func loadConfig(getenv func(string) string) (Config, []env.Var, error) {
 		LinkAddr:      r.String("LINK_ADDR", "127.0.0.1:8105", "the own agent's CONNECT listener"),
 		ControlURL:    r.String("CONTROL_URL", "http://127.0.0.1:8400", "control's HTTP"),
 		SearchURL:     r.String("SEARCH_URL", "", "search's internal listener; empty = its lag is unknown"),
+		Cellctl:       r.String("CELLCTL", "", "the program cellctl, to run drills with; empty = none can be run from here"),
+		Root:          r.String("ROOT", ".", "the checkout whose demo the drills break"),
 		CheckEach:     r.Duration("CHECK_EACH", 2*time.Minute, "between two checks of all invariants, which read all rows; 0 = never"),
 		Drain:         r.Duration("DRAIN", 5*time.Second, "time for running requests at the end"),
 	}
@@ -99,7 +102,9 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	}
 	sessions := newSessions(st, password.New(1, 4, userapi.ErrBusy))
 	acts := newActions(agents, c.snapshot().Cells, st, links)
-	s, err := newServer(c, sessions, acts, st, p.Log)
+	acts.drills.cellctl, acts.drills.root = cfg.Cellctl, cfg.Root
+	group, ctx := errgroup.WithContext(ctx)
+	s, err := newServer(c, sessions, acts, st, ctx.Done(), p.Log)
 	if err != nil {
 		return err
 	}
@@ -108,15 +113,25 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		return err
 	}
 	metrics := obs.New(cfg.Cell, "console")
-	e := web.New(web.Options{Service: "console", Cell: cfg.Cell, Log: p.Log, Metrics: metrics, Timeout: 10 * time.Second, Quiet: []string{"/*"}})
-	e.Any("/*", echo.WrapHandler(h))
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return web.Serve(ctx, cfg.Addr, e, cfg.Drain) })
+	all := http.NewServeMux()
+	all.Handle("/", around(cfg, p, metrics, 10*time.Second, h))
+	all.Handle(livePath, around(cfg, p, metrics, liveFor, h))
+	group.Go(func() error { return web.Serve(ctx, cfg.Addr, all, cfg.Drain) })
 	group.Go(func() error { return obs.ServeInternal(ctx, cfg.InternalAddr, metrics, func() error { return nil }) })
 	group.Go(func() error { return c.run(ctx) })
 	group.Go(func() error { return acts.run(ctx) })
 	group.Go(func() error { return sessions.first(ctx, cfg.FirstPassword.Reveal(), p.Stdout, p.Log) })
 	return group.Wait()
+}
+
+// liveFor is how long one stream lives; the browser opens the next one.
+const liveFor = 10 * time.Minute
+
+// around puts the usual edge around the pages: request IDs, one log line, figures, limits.
+func around(cfg Config, p cellkit.Process, m *obs.Metrics, limit time.Duration, h http.Handler) http.Handler {
+	e := web.New(web.Options{Service: "console", Cell: cfg.Cell, Log: p.Log, Metrics: m, Timeout: limit, Quiet: []string{"/*"}})
+	e.Any("/*", echo.WrapHandler(h))
+	return e
 }
 
 // pairs reads NAME=URL,...

@@ -17,6 +17,7 @@ import (
 const (
 	sessionFor  = 12 * time.Hour
 	sessionEach = 30 * time.Second // how often the database is asked about a session in use
+	minPassword = 12
 	maxPassword = 200
 )
 
@@ -126,6 +127,40 @@ func (s *sessions) signOut(ctx context.Context, token string) error {
 	}
 	s.mu.Unlock()
 	return s.records.endSession(ctx, key)
+}
+
+// errShort is a new password that is too short or too long.
+var errShort = fmt.Errorf("a password has %d to %d bytes", minPassword, maxPassword)
+
+// change gives an operator another password and ends their other sessions, here
+// within half a minute.
+func (s *sessions) change(ctx context.Context, operator, token, old, pass string) error {
+	if len(pass) < minPassword || len(pass) > maxPassword {
+		return errShort
+	}
+	if len(old) > maxPassword {
+		return errWrong
+	}
+	was, err := s.records.operatorHash(ctx, operator)
+	if err != nil {
+		return err
+	}
+	ok, err := s.hasher.Verify(ctx, was, old)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return errWrong
+	}
+	hash, err := s.hasher.Hash(ctx, pass)
+	if err != nil {
+		return err
+	}
+	done, err := s.records.setHash(ctx, operator, was, hash, sha256.Sum256([]byte(token)))
+	if err == nil && !done {
+		return errWrong // changed meanwhile
+	}
+	return err
 }
 
 // firstName is the first operator's name.

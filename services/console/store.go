@@ -43,7 +43,7 @@ func (s *store) operators(ctx context.Context) (int, error) {
 // once make one: the second waits for the first one's row and finds it.
 func (s *store) firstOperator(ctx context.Context, name, hash string) (bool, error) {
 	made := false
-	return made, s.inTx(ctx, func(tx pgx.Tx) error {
+	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `INSERT INTO console.operators (name, hash) SELECT $1, $2
 			WHERE NOT EXISTS (SELECT FROM console.operators) ON CONFLICT DO NOTHING`, name, hash)
 		if err != nil || tag.RowsAffected() == 0 {
@@ -52,6 +52,7 @@ func (s *store) firstOperator(ctx context.Context, name, hash string) (bool, err
 		made = true
 		return note(ctx, tx, name, eventOperator, name, "")
 	})
+	return made && err == nil, err
 }
 
 func (s *store) operatorHash(ctx context.Context, name string) (string, error) {
@@ -61,6 +62,23 @@ func (s *store) operatorHash(ctx context.Context, name string) (string, error) {
 		return "", nil
 	}
 	return hash, pg.Error(err)
+}
+
+func (s *store) setHash(ctx context.Context, name, old, hash string, keep sessionKey) (bool, error) {
+	done := false
+	err := s.inTx(ctx, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, `UPDATE console.operators SET hash = $3 WHERE name = $1 AND hash = $2`, name, old, hash)
+		if err != nil || tag.RowsAffected() == 0 {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `UPDATE console.sessions SET ended_at = clock_timestamp()
+			WHERE operator = $1 AND key <> $2 AND ended_at IS NULL`, name, keep[:]); err != nil {
+			return err
+		}
+		done = true
+		return note(ctx, tx, name, eventPassword, name, "")
+	})
+	return done && err == nil, err
 }
 
 func (s *store) addSession(ctx context.Context, key sessionKey, operator string, ends time.Time) error {

@@ -6,6 +6,7 @@ CREATE TABLE console.operators (
     created_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 GRANT SELECT, INSERT ON console.operators TO cellmart_app;
+GRANT UPDATE (hash) ON console.operators TO cellmart_app;
 
 -- A session is known by the SHA-256 of its token, so that reading this table signs nobody in.
 CREATE TABLE console.sessions (
