@@ -67,7 +67,7 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	global := slices.DeleteFunc(cell("global"), func(name string) bool { return name == "token.key" })
-	global = append(global, "control.key", "token.c1.pub", "token.c2.pub")
+	global = append(global, "console", "control.key", "token.c1.pub", "token.c2.pub")
 	want := map[string][]string{"c1": cell("c1"), "c2": cell("c2"), "global": global, "edge": {"ca.pem", "control.pub", "edge.key", "edge.pem"}}
 	for _, zone := range zones {
 		var names []string
