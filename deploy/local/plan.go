@@ -180,6 +180,7 @@ func (l *layout) services() []Process {
 		"CONSOLE_FIRST_PASSWORD": l.secrets.Console, "CONSOLE_CONTROL_URL": "http://" + l.addr(0, portControl),
 		"CONSOLE_AGENTS": l.each(portAgent), "CONSOLE_GATEWAYS": l.each(portInternal + 5),
 		"CONSOLE_SEARCH_URL": "http://" + l.addr(0, portInternal+5),
+		"CONSOLE_SHOP_URL":   "http://" + l.edge(),
 		"CONSOLE_CELLCTL":    filepath.Join(filepath.Dir(l.o.Bin), "cellctl"), "CONSOLE_ROOT": l.o.Root,
 	})
 	control.Argv = append(control.Argv, "console")

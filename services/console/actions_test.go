@@ -278,6 +278,7 @@ func TestOpenJobsAreDoneAfterAStart(t *testing.T) {
 	}
 }
 
+// A second click finds the first one's job, and the page shows its state (S-W09).
 func TestFormSentTwiceIsOneJob(t *testing.T) {
 	t.Parallel()
 	d := newDriven(t)

@@ -65,14 +65,19 @@ type collector struct {
 	last   atomic.Pointer[Snapshot]
 }
 
-// idleTimes is how much longer the pauses are while nobody looks: asking costs the
-// cells something.
-const idleTimes = 6
+const (
+	// idleTimes is how much longer the pauses are while nobody looks: asking costs the
+	// cells something.
+	idleTimes = 6
+	// idleAfter is a look's time: a page's stream looks each 15 s, somebody without
+	// JavaScript reads for a while.
+	idleAfter = 2 * time.Minute
+)
 
 func newCollector(agents map[string]*agentapi.Client, control *controlapi.Client) *collector {
 	c := &collector{
 		agents: agents, control: control, http: &http.Client{}, each: 5 * time.Second, deadline: 3 * time.Second,
-		checkLimit: time.Minute, now: time.Now, news: make(chan struct{}), wake: make(chan struct{}), idleAfter: historyFor,
+		checkLimit: time.Minute, now: time.Now, news: make(chan struct{}), wake: make(chan struct{}), idleAfter: idleAfter,
 	}
 	s := &Snapshot{
 		Zones: map[string]Reading[agentapi.Status]{}, Gateways: map[string]Reading[Rates]{}, IDs: map[string]Reading[id.CellFigures]{},
@@ -115,11 +120,12 @@ func (c *collector) look() {
 
 func (c *collector) idle() bool { return c.now().Sub(c.looked) > c.idleAfter }
 
-// pause is how long to wait before the next question, and what ends it early.
-func (c *collector) pause(each time.Duration) (time.Duration, <-chan struct{}) {
+// pause is how long to wait before the next question, and what ends it early. A source
+// that failed is asked soon again also while nobody looks: it's back before they do.
+func (c *collector) pause(each time.Duration, failed bool) (time.Duration, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.idle() {
+	if c.idle() && !failed {
 		each *= idleTimes
 	}
 	return each, c.wake
@@ -142,16 +148,17 @@ func with[V any](m map[string]V, key string, v V) map[string]V {
 // source is one thing that is asked for again and again.
 type source struct {
 	each, limit time.Duration
-	ask         func(context.Context)
+	ask         func(context.Context) error
 }
 
 // from makes a source that keeps what it was told last.
 func from[T any](c *collector, each time.Duration, ask func(context.Context) (T, error), put func(*Snapshot, Reading[T])) source {
 	var r Reading[T]
-	return source{each, c.deadline, func(ctx context.Context) {
+	return source{each, c.deadline, func(ctx context.Context) error {
 		v, err := ask(ctx)
 		r = r.next(v, err, c.now())
 		c.change(func(s *Snapshot) { put(s, r) })
+		return err
 	}}
 }
 
@@ -162,9 +169,9 @@ func (c *collector) run(ctx context.Context) error {
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				asking, cancel := context.WithTimeout(ctx, src.limit)
-				src.ask(asking)
+				err := src.ask(asking)
 				cancel()
-				pause, woken := c.pause(src.each)
+				pause, woken := c.pause(src.each, err != nil)
 				select {
 				case <-ctx.Done():
 				case <-woken:

@@ -230,12 +230,15 @@ func TestNobodyLooks(t *testing.T) {
 	start := time.Now()
 	w.now = func() time.Time { return start.Add(time.Duration(later.Load())) }
 	w.look()
-	if each, _ := w.pause(time.Second); each != time.Second {
+	if each, _ := w.pause(time.Second, false); each != time.Second {
 		t.Errorf("somebody looks: %s", each)
 	}
 	later.Store(int64(w.idleAfter + time.Second))
-	if each, _ := w.pause(time.Second); each != idleTimes*time.Second {
+	if each, _ := w.pause(time.Second, false); each != idleTimes*time.Second {
 		t.Errorf("nobody looks: %s", each)
+	}
+	if each, _ := w.pause(time.Second, true); each != time.Second {
+		t.Errorf("a source that failed is asked seldom: %s", each)
 	}
 	w.each = time.Hour
 	w.start(t)

@@ -14,7 +14,7 @@
 //	                                      ▼
 //	                     runner: one job at a time ► agent ► state, event
 //
-// While nobody has looked for a quarter of an hour the sources are asked six times
+// While nobody has looked for two minutes the sources that answer are asked six times
 // less often: answering costs the cells something.
 //
 // A page waits for no source, so it takes as long with dead cells as with living

@@ -47,6 +47,7 @@ type server struct {
 	records   records
 	langs     map[string]*Lang
 	pages     map[string]*template.Template
+	shop      string // its public address; "" = the tour has no link there
 	log       *slog.Logger
 	now       func() time.Time
 	stop      <-chan struct{} // its end ends the streams, so that they don't hold up the shutdown
@@ -228,7 +229,7 @@ func (s *server) handleTransfer(w http.ResponseWriter, r *http.Request, operator
 }
 
 func (s *server) handleTour(w http.ResponseWriter, r *http.Request, operator string) {
-	s.render(w, r, http.StatusOK, "tour", operator, "title.tour", []int{1, 2, 3, 4, 5})
+	s.render(w, r, http.StatusOK, "tour", operator, "title.tour", s.viewer(r).tour(s.shop))
 }
 
 // eventsView is the log.

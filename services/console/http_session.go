@@ -33,6 +33,7 @@ func (s *server) handleSignIn(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, "", errs.Field("form", "can't be read"))
 		return
 	}
+	s.collector.look() // so that the first page has figures that are new
 	name := strings.TrimSpace(r.PostForm.Get("name"))
 	to := next(r.PostForm.Get("next"))
 	text, ends, err := s.sessions.signIn(r.Context(), name, r.PostForm.Get("password"))

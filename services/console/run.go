@@ -33,6 +33,7 @@ type Config struct {
 	Cells, Agents, Gateways  []string
 	AgentURL, LinkAddr       string
 	ControlURL, SearchURL    string
+	ShopURL                  string
 	Cellctl, Root            string
 	CheckEach, Drain         time.Duration
 }
@@ -56,6 +57,7 @@ func loadConfig(getenv func(string) string) (Config, []env.Var, error) {
 		LinkAddr:      r.String("LINK_ADDR", "127.0.0.1:8105", "the own agent's CONNECT listener"),
 		ControlURL:    r.String("CONTROL_URL", "http://127.0.0.1:8400", "control's HTTP"),
 		SearchURL:     r.String("SEARCH_URL", "", "search's internal listener; empty = its lag is unknown"),
+		ShopURL:       r.String("SHOP_URL", "", "the shop's public address, for the tour; empty = it has no link there"),
 		Cellctl:       r.String("CELLCTL", "", "the program cellctl, to run drills with; empty = none can be run from here"),
 		Root:          r.String("ROOT", ".", "the checkout whose demo the drills break"),
 		CheckEach:     r.Duration("CHECK_EACH", 2*time.Minute, "between two checks of all invariants, which read all rows; 0 = never"),
@@ -108,6 +110,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	if err != nil {
 		return err
 	}
+	s.shop = cfg.ShopURL
 	h, err := s.handler()
 	if err != nil {
 		return err

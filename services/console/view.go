@@ -212,6 +212,46 @@ func (v viewer) faults(had, zone, peer string, set map[string]agentapi.Fault) st
 	return had
 }
 
+// TourRow is what one cell looks like during the tour.
+type TourRow struct {
+	CellRow
+	Up   Fig // links, of all
+	Open Fig // transfers that have not ended
+}
+
+// TourView is the tour, and who is hurt now.
+type TourView struct {
+	Shop  string
+	Cells []TourRow
+}
+
+func (v viewer) tour(shop string) TourView {
+	out := TourView{Shop: shop}
+	links := v.links()
+	for _, c := range v.cells() {
+		row := TourRow{CellRow: c, Up: v.unknown()}
+		var up, known, all int
+		for _, l := range links {
+			if l.A != c.Name && l.B != c.Name {
+				continue
+			}
+			all++
+			if l.State != Unknown {
+				known++
+			}
+			if l.State == "up" {
+				up++
+			}
+		}
+		if known > 0 {
+			row.Up = Fig{fmt.Sprintf("%d / %d", up, all), Known}
+		}
+		row.Open = fig(v, v.s.Open[c.Name], func(all []agentapi.StuckTransfer) (string, bool) { return fmt.Sprint(len(all)), true })
+		out.Cells = append(out.Cells, row)
+	}
+	return out
+}
+
 // Overview is the first page.
 type Overview struct {
 	Map                                   Map

@@ -2,6 +2,7 @@ package console
 
 import (
 	"math"
+	"slices"
 
 	"example.com/cellmart/platform/routing"
 )
@@ -12,7 +13,8 @@ const (
 	mapRadius        = 160
 )
 
-// Map is the cells around the global zone, and the links between all of them.
+// Map is all zones on a circle, and the links between all of them: no two lines lie on
+// each other.
 type Map struct {
 	Wide, High int
 	Nodes      []Node
@@ -44,11 +46,11 @@ func (v viewer) mapOf(links []LinkRow) Map {
 		at[zone] = n
 		m.Nodes = append(m.Nodes, n)
 	}
-	for i, cell := range v.s.Cells {
-		turn := 2 * math.Pi * (float64(i)/float64(len(v.s.Cells)) - .125)
-		place(cell, mapWide/2+mapRadius*math.Cos(turn), mapHigh/2+mapRadius*math.Sin(turn))
+	zones := append(slices.Clone(v.s.Cells), routing.Global)
+	for i, zone := range zones {
+		turn := 2 * math.Pi * (float64(i+1)/float64(len(zones)) - .25) // the last one, global, is at the top
+		place(zone, mapWide/2+mapRadius*math.Cos(turn), mapHigh/2+mapRadius*math.Sin(turn))
 	}
-	place(routing.Global, mapWide/2, mapHigh/2)
 	for _, l := range links {
 		a, b := at[l.A], at[l.B]
 		m.Edges = append(m.Edges, Edge{

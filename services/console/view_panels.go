@@ -30,7 +30,8 @@ func (v viewer) route() RouteView {
 			switch {
 			case z.AgeMS == nil:
 				out.Waiting = append(out.Waiting, v.l.T("route.silent", z.Zone))
-			case !z.Done:
+			case !z.Done || v.silent(*z.AgeMS): // what a silent zone holds now isn't known
+				out.Complete = false
 				out.Waiting = append(out.Waiting, v.l.T("route.holds", z.Zone, z.Version, v.l.MS(*z.AgeMS)))
 			}
 		}
@@ -43,6 +44,9 @@ func (v viewer) route() RouteView {
 	}
 	return out
 }
+
+// silent says that who speaks that often as the sources are asked has missed three times.
+func (v viewer) silent(ageMS int64) bool { return ageMS > 3*v.each.Milliseconds() }
 
 // StandbyRow is what one cell keeps of another one's slots.
 type StandbyRow struct {
@@ -63,7 +67,11 @@ func (v viewer) standbys() []StandbyRow {
 		}
 		for _, by := range r.Value.Cover.Standbys {
 			part := func(ok bool, text string) Fig {
-				return fig(v, r, func(agentapi.Status) (string, bool) { return text, ok })
+				f := fig(v, r, func(agentapi.Status) (string, bool) { return text, ok })
+				if f.State == Known && (by.Error != "" || by.AgeMS != nil && v.silent(*by.AgeMS)) {
+					f.State = Old // the standby's own words are; its age stands beside them
+				}
+				return f
 			}
 			row := StandbyRow{Owner: cell, Standby: by.Cell, Slots: part(true, fmt.Sprint(by.Slots)), InSync: part(by.AgeMS != nil, fmt.Sprint(by.InSync)), Err: cmp.Or(by.Error, r.Err)}
 			row.Lag, row.Age = v.unknown(), v.unknown()

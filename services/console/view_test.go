@@ -106,7 +106,7 @@ func panel(t *testing.T, page, name string) string {
 }
 
 // Each panel in each state: what is known is shown, what is old with its age, what
-// failed with the reason, and nothing of it touches the other panels.
+// failed with the reason, and nothing of it touches the other panels (S-R07).
 func TestPanelsInEachState(t *testing.T) {
 	t.Parallel()
 	panels := []struct {
@@ -175,7 +175,48 @@ func TestPanelsInEachState(t *testing.T) {
 	}
 }
 
-// One dead cell leaves the other cells' rows as they were.
+// What a standby, or a zone, said long ago isn't what is so now (S-W08).
+func TestScenario_W08_SilenceIsNotHealth(t *testing.T) {
+	t.Parallel()
+	s := full()
+	st := status("c1", "c2")
+	st.Cover.Standbys[0].AgeMS = ptr[int64](16_000)
+	s.Zones["c1"] = reading(st)
+	s.Acks = reading(controlapi.Acks{Version: 41, Complete: true, Zones: []controlapi.ZoneState{
+		{ZoneAcks: controlapi.ZoneAcks{Zone: "c1", Version: 41}, Done: true, AgeMS: ptr[int64](900)},
+		{ZoneAcks: controlapi.ZoneAcks{Zone: "c2", Version: 41}, Done: true, AgeMS: ptr[int64](16_000)},
+	}})
+	page := draw(t, s, "en")
+	if got := panel(t, page, "standby"); !strings.Contains(got, `<td class="old">321 ms</td><td class="old">16 s</td>`) {
+		t.Errorf("a silent standby's lag:\n%s", got)
+	}
+	if got := panel(t, page, "route"); !strings.Contains(got, "c2 holds table 41, heard 16 s ago") || strings.Contains(got, "c1 holds") || strings.Contains(got, "every zone holds it") {
+		t.Errorf("a silent zone's table:\n%s", got)
+	}
+}
+
+// The tour says who is hurt.
+func TestTourShowsWhoIsHurt(t *testing.T) {
+	t.Parallel()
+	s := full()
+	st := status("c2", "c1")
+	st.Faults = map[string]agentapi.Fault{everyone: {CutIn: true, CutOut: true}}
+	st.Links = map[string]agentapi.Link{"c1": {}, routing.Global: {}}
+	s.Zones["c2"] = reading(st)
+	s.Zones[routing.Global] = Reading[agentapi.Status]{}
+	v := viewer{s: s, l: langs(t)["en"], now: at, each: 5 * time.Second}
+	got := v.tour("http://shop")
+	c1, c2 := got.Cells[0], got.Cells[1]
+	if got.Shop != "http://shop" || c1.Up != (Fig{"1 / 2", Known}) || c1.Cut || c2.Up != (Fig{"0 / 2", Known}) || !c2.Cut || c2.Open.Text != "1" {
+		t.Errorf("%+v", got)
+	}
+	s.Zones["c1"], s.Zones["c2"] = Reading[agentapi.Status]{}, in(s.Zones["c2"], Old)
+	if got := v.tour(""); got.Cells[0].Up != v.unknown() || got.Cells[1].Up != v.unknown() {
+		t.Errorf("nobody is heard of, and it shows links: %+v", got)
+	}
+}
+
+// One dead cell leaves the other cells' rows as they were (S-R07).
 func TestDeadCellBlanksItsOwnRow(t *testing.T) {
 	t.Parallel()
 	row := func(page, cell string) string {

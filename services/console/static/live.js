@@ -11,7 +11,7 @@ let asking = false;
 async function redraw() {
   const old = part();
   // Somebody who is in there with the keyboard, or has marked text, isn't disturbed.
-  if (!old || asking || document.hidden || old.contains(document.activeElement) || !getSelection().isCollapsed) return;
+  if (!old || asking || document.hidden || old.querySelector(":focus-visible") || !getSelection().isCollapsed) return;
   asking = true;
   try {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
