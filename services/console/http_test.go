@@ -195,10 +195,16 @@ func TestEvents(t *testing.T) {
 	if len(seen) != 115 {
 		t.Errorf("%d lines of c1, want 115", len(seen))
 	}
+	if _, err := f.m.addJob(t.Context(), Job{ID: "abc", Kind: unplug, Args: Args{Cell: "c7"}, Operator: firstName, Reason: "why"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.do(t, http.MethodGet, "/events?subject=c7", nil); !strings.Contains(got.text, `<a href="/jobs/abc">`) {
+		t.Errorf("no way to the job:\n%s", got.text)
+	}
 	export := f.do(t, http.MethodGet, "/events.csv", nil)
 	rows, err := csv.NewReader(strings.NewReader(export.text)).ReadAll()
-	if err != nil || len(rows) != 1+2+230+2 || rows[1][4] != "'=cmd()" || !strings.Contains(export.Header.Get("Content-Disposition"), "attachment") {
-		t.Errorf("%d rows, %v, %v", len(rows), err, rows[1])
+	if err != nil || len(rows) != 1+2+230+2+1 || rows[2][4] != "'=cmd()" || !strings.Contains(export.Header.Get("Content-Disposition"), "attachment") {
+		t.Errorf("%d rows, %v, %v", len(rows), err, rows[2])
 	}
 }
 

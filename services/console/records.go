@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"strings"
 	"time"
 )
 
@@ -26,6 +27,16 @@ type Event struct {
 	What     string // one of the following
 	Subject  string // the cell, link or transfer; of a session nothing
 	Detail   string
+}
+
+// Job is the ID of the job that the event is about, "" of any other event: a job's
+// detail begins with its kind and its ID.
+func (e Event) Job() string {
+	words := strings.Fields(e.Detail)
+	if (e.What != eventJob && e.What != eventDone && e.What != eventFailed) || len(words) < 2 {
+		return ""
+	}
+	return strings.TrimSuffix(words[1], ":")
 }
 
 // What events tell.

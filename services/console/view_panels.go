@@ -97,12 +97,16 @@ func (v viewer) search() []SearchRow {
 	var out []SearchRow
 	for _, z := range v.s.Search.Value {
 		seconds := func(f *float64) Fig {
-			return fig(v, v.s.Search, func([]searchLag) (string, bool) {
+			out := fig(v, v.s.Search, func([]searchLag) (string, bool) {
 				if f == nil || !z.Live {
 					return "", false
 				}
 				return v.l.Span(time.Duration(*f * float64(time.Second))), true
 			})
+			if out.State == Known && z.Age != nil && v.silent(int64(1000**z.Age)) {
+				out.State = Old
+			}
+			return out
 		}
 		out = append(out, SearchRow{z.Zone, seconds(z.Lag), seconds(z.Age)})
 	}

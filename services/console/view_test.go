@@ -186,7 +186,11 @@ func TestScenario_W08_SilenceIsNotHealth(t *testing.T) {
 		{ZoneAcks: controlapi.ZoneAcks{Zone: "c1", Version: 41}, Done: true, AgeMS: ptr[int64](900)},
 		{ZoneAcks: controlapi.ZoneAcks{Zone: "c2", Version: 41}, Done: true, AgeMS: ptr[int64](16_000)},
 	}})
+	s.Search = reading([]searchLag{{Zone: "c1", Lag: ptr(0.), Age: ptr(16.), Live: true}})
 	page := draw(t, s, "en")
+	if got := panel(t, page, "search"); !strings.Contains(got, `<td class="old">0 ms</td><td class="old">16 s</td>`) {
+		t.Errorf("search hears nothing of c1:\n%s", got)
+	}
 	if got := panel(t, page, "standby"); !strings.Contains(got, `<td class="old">321 ms</td><td class="old">16 s</td>`) {
 		t.Errorf("a silent standby's lag:\n%s", got)
 	}
