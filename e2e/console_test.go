@@ -314,6 +314,7 @@ func streams(t *testing.T, b *tab) {
 // console, though the browser sends the cookie along (S-W02).
 func sibling(t *testing.T, b *tab) {
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
 		fmt.Fprintf(w, `<form method="post" action="%s/jobs"><input name="job" value="%s"><input name="kind" value="unplug"><input name="cell" value="c4">
 			<input name="typed" value="c4"><input name="reason" value="none"><button>go</button></form>`, sys.Console, strings.Repeat("a", 26))
 	}))
@@ -331,7 +332,8 @@ func sibling(t *testing.T, b *tab) {
 }
 
 // axe finds nothing on any page, in both languages and colour schemes, and the policy
-// is broken by none.
+// is broken by none. After the first look only what a language or a scheme can change
+// is looked at again.
 func barrierFree(t *testing.T, b *tab, transfer, job string) {
 	code := axe(t)
 	for _, path := range []string{
@@ -342,7 +344,14 @@ func barrierFree(t *testing.T, b *tab, transfer, job string) {
 			b.open(path + map[bool]string{true: "&", false: "?"}[strings.Contains(path, "?")] + "lang=" + lang)
 			for _, scheme := range []string{"light", "dark"} {
 				b.scheme(scheme)
-				for _, found := range b.barriers(code) {
+				var rules []string
+				switch {
+				case scheme == "dark":
+					rules = []string{"color-contrast"}
+				case lang != "en":
+					rules = []string{"html-lang-valid", "valid-lang", "document-title", "label", "link-name", "button-name", "landmark-unique", "color-contrast"}
+				}
+				for _, found := range b.barriers(code, rules...) {
 					t.Errorf("%s in %s, %s: %s", path, lang, scheme, found)
 				}
 			}
