@@ -163,7 +163,8 @@ type LinkRow struct {
 	A, B    string
 	State   string // up, down, unknown
 	RTT     Fig
-	Desired string // the fault that is set; "" = none
+	Desired string // the fault that is set; "" = none that is known of
+	Wanted  Fig    // the same for the page: without a fault it's whole only while both ends say so
 	Reason  string
 }
 
@@ -172,11 +173,14 @@ func (v viewer) links() []LinkRow {
 	var out []LinkRow
 	for i, a := range zones {
 		for _, b := range zones[i+1:] {
-			row := LinkRow{A: a, B: b, State: Unknown, RTT: v.unknown()}
+			row := LinkRow{A: a, B: b, State: Unknown, RTT: v.unknown(), Wanted: Fig{v.l.T("link.whole"), Known}}
 			for _, end := range [][2]string{{a, b}, {b, a}} {
 				r := v.s.Zones[end[0]]
 				if r.Has() {
 					row.Desired = v.faults(row.Desired, end[0], end[1], r.Value.Faults)
+				}
+				if r.State(v.now, v.each) != Known {
+					row.Wanted = v.unknown()
 				}
 				l, ok := r.Value.Links[end[1]]
 				if !ok || r.State(v.now, v.each) != Known {
@@ -186,6 +190,12 @@ func (v viewer) links() []LinkRow {
 					row.State, row.Reason, row.RTT = "down", l.Reason, v.unknown()
 				} else if row.State == Unknown {
 					row.State, row.RTT = "up", Fig{fmt.Sprintf("%.1f ms", l.RTTMS), Known}
+				}
+			}
+			if row.Desired != "" {
+				row.Wanted.Text = row.Desired
+				if row.Wanted.State != Known {
+					row.Wanted.State = Old
 				}
 			}
 			out = append(out, row)

@@ -244,7 +244,7 @@ func TestLinksAsSeenFromBothEnds(t *testing.T) {
 		v := viewer{s: s, l: langs(t)["en"], now: at, each: 5 * time.Second}
 		return v.links()[0] // c1 - c2
 	}
-	if got := find(full()); got.A != "c1" || got.B != "c2" || got.State != "up" || got.RTT.Text != "1.5 ms" || got.Desired != "" {
+	if got := find(full()); got.A != "c1" || got.B != "c2" || got.State != "up" || got.RTT.Text != "1.5 ms" || got.Desired != "" || got.Wanted != (Fig{"whole", Known}) {
 		t.Errorf("whole: %+v", got)
 	}
 	s := full()
@@ -258,6 +258,14 @@ func TestLinksAsSeenFromBothEnds(t *testing.T) {
 	s.Zones["c1"], s.Zones["c2"] = in(s.Zones["c1"], Old), in(s.Zones["c2"], Old)
 	if got := find(s); got.State != Unknown || got.RTT.State != Unknown || got.Desired != "cut at c2" {
 		t.Errorf("both ends are silent: %+v, want unknown, and what was set", got)
+	}
+	if got := find(s).Wanted; got != (Fig{"cut at c2", Old}) {
+		t.Errorf("what was set, of ends that are silent: %+v", got)
+	}
+	s = full()
+	s.Zones["c2"] = in(s.Zones["c2"], Old)
+	if got := find(s); got.Wanted.State != Unknown || got.State != "up" {
+		t.Errorf("one end is silent, it may be cut there: %+v", got)
 	}
 	s = full()
 	late := status("c1", "c2")
