@@ -118,6 +118,15 @@ func line(kind string, a Args, reason string) string {
 // quoted is a word for a shell.
 func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
+// notHere is the code of what can be done, but not by this console.
+const notHere = "NOT_FROM_HERE"
+
+func elsewhere(field, kind string, a Args) error {
+	e := errs.Field(field, "can't be done from here: use %s", line(kind, a, ""))
+	e.Code = notHere
+	return e
+}
+
 // check says what is wrong with what was asked for.
 func (a *actions) check(kind string, args Args) error {
 	known := func(zone string) bool { return a.agents[zone] != nil }
@@ -147,14 +156,14 @@ func (a *actions) check(kind string, args Args) error {
 		case !slices.Contains(a.cells, args.Cell):
 			return errs.Field("cell", "there is no such cell")
 		case a.drills.cellctl == "":
-			return errs.Field("drill", "can't be run from here: use %s", line(kind, args, ""))
+			return elsewhere("drill", kind, args)
 		}
 		return nil
 	default:
 		return errs.ErrNotFound
 	}
 	if !a.links {
-		return errs.Field("cell", "can't be unplugged or delayed from here, since the console reaches it over the same link: use %s", line(kind, args, ""))
+		return elsewhere("cell", kind, args) // the console reaches it over the same link
 	}
 	return nil
 }

@@ -321,6 +321,9 @@ func TestWhatIsRefused(t *testing.T) {
 			t.Errorf("%s: %s\n%s", tc.name, got.Status, got.text)
 		}
 	}
+	if got := d.do(t, http.MethodGet, "/act/unplug?cell=c9&lang=zh", nil); got.StatusCode != http.StatusUnprocessableEntity || !strings.Contains(got.text, "没有这个单元") {
+		t.Errorf("in Chinese: %s\n%s", got.Status, got.text)
+	}
 	for _, path := range []string{"/act/delay?cell=c1&peer=c1&delay=5", "/act/delay?cell=c1&peer=c2&delay=-1", "/act/delay?cell=c1&peer=c2&delay=60001", "/act/delay?cell=c1&peer=c2&delay=x", "/act/retry?transfer=x"} {
 		if got := d.do(t, http.MethodGet, path, nil); got.StatusCode != http.StatusUnprocessableEntity || !strings.Contains(got.text, `role="alert"`) || strings.Contains(got.text, `action="/jobs"`) {
 			t.Errorf("%s: %s\n%s", path, got.Status, got.text)

@@ -75,13 +75,35 @@ func (s *server) showAct(w http.ResponseWriter, r *http.Request, operator string
 			s.fail(w, r, operator, err)
 			return
 		}
-		v.Field, v.Error, status = e.Field, e.Message, http.StatusUnprocessableEntity
+		v.Field, v.Error, status = e.Field, v.wrong(langOf(r, s.langs), e), http.StatusUnprocessableEntity
 	}
 	if !slices.Contains(actionKinds, v.Kind) {
 		s.fail(w, r, operator, errs.ErrNotFound)
 		return
 	}
 	s.render(w, r, status, "act", operator, "act."+v.Kind, v)
+}
+
+// wrong says what is wrong with a field, for people.
+func (v actView) wrong(l *Lang, e *errs.Error) string {
+	if e.Code == notHere {
+		return l.T("wrong.here", line(v.Kind, v.Args, ""))
+	}
+	switch e.Field {
+	case "cell":
+		return l.T("wrong.cell")
+	case "peer":
+		return l.T("wrong.peer")
+	case "delay":
+		return l.T("wrong.delay")
+	case "transfer":
+		return l.T("wrong.transfer")
+	case "typed":
+		return l.T("wrong.typed", subject(v.Kind, v.Args))
+	case "reason":
+		return l.T("wrong.reason", maxReason)
+	}
+	return e.Message // only of a form that isn't the page's
 }
 
 // handleBegin keeps a job. The name has to be typed and a reason given; the job's ID
