@@ -176,7 +176,7 @@ func walk(t *testing.T, f func(file string)) {
 		if d.IsDir() && (p == ".git" || p == ".demo" || p == "bin") {
 			return fs.SkipDir
 		}
-		if d.Type().IsRegular() {
+		if d.Type().IsRegular() && p != ".git" { // of a worktree, .git is a file
 			f(p)
 		}
 		return nil

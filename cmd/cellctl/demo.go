@@ -140,6 +140,9 @@ type login struct {
 
 func printDemo(w io.Writer, root string, s *local.State) {
 	fmt.Fprintf(w, "edge        %s\n", s.Edge)
+	if s.Console != "" {
+		fmt.Fprintf(w, "console     %s  name operator  password %s\n", s.Console, s.Secrets.Console)
+	}
 	for _, c := range s.Cells {
 		fmt.Fprintf(w, "gateway %s  %s\n", c.Name, c.Gateway)
 	}

@@ -112,54 +112,6 @@ func (c *cli) story(k known) error {
 	return err
 }
 
-// planned is one job, in the cell that is to do it.
-type planned struct {
-	Cell string `json:"cell"`
-	Plan string `json:"plan"`
-	agentapi.TransferJob
-}
-
-// planJobs says what has to be done where; nothing was begun yet.
-func planJobs(k known, parked []agentapi.ParkedTransfer, job agentapi.TransferJob) ([]planned, error) {
-	var out []planned
-	var err error
-	if job.Transfer, err = id.Parse(k.ID); err != nil {
-		return nil, err
-	}
-	for _, t := range k.Sides {
-		j := job
-		switch s, d := t.Source, t.Dest; {
-		case job.What == agentapi.Reverse && d != nil:
-			j.Slot = d.Slot
-			out = append(out, planned{t.Cell, fmt.Sprintf("give back all that is left of %d %s from user %s (slot %s) to user %s, from their balance, else owed by them",
-				d.Amount, d.Currency, d.To, d.Slot, d.From), j})
-		case job.What == agentapi.Cancel && s != nil:
-			j.Slot = s.Slot
-			out = append(out, planned{t.Cell, fmt.Sprintf("ask for %d %s back that are %s: the payee's slot decides, no money moves by this", s.Amount, s.Currency, s.State), j})
-		case job.What == agentapi.Retry && s != nil && (s.State == "FROZEN" || s.State == "CANCELLING"):
-			j.Slot = s.Slot
-			out = append(out, planned{t.Cell, fmt.Sprintf("ask the payee's slot again now for %d %s that are %s", s.Amount, s.Currency, s.State), j})
-		}
-	}
-	if job.What != agentapi.Retry {
-		return out, nil
-	}
-	for _, p := range parked {
-		if p.Transfer != k.ID {
-			continue
-		}
-		text := fmt.Sprintf("handle again %s, parked in slot %s: %s", p.Kind, p.Slot, p.Reason)
-		if i := slices.IndexFunc(out, func(x planned) bool { return x.Cell == p.Cell && x.Slot == p.Slot }); i >= 0 {
-			out[i].Plan += "; " + text
-			continue
-		}
-		j := job
-		j.Slot = p.Slot
-		out = append(out, planned{p.Cell, text, j})
-	}
-	return out, nil
-}
-
 // operate has a job done: the plan is shown, the agents of the cells concerned keep
 // it, and it is waited for.
 func operate(ctx context.Context, c *cli, f *fleet, k known, job agentapi.TransferJob, wait time.Duration) error {
@@ -173,7 +125,7 @@ func operate(ctx context.Context, c *cli, f *fleet, k known, job agentapi.Transf
 			parked = append(parked, got[cell]...)
 		}
 	}
-	todo, err := planJobs(k, parked, job)
+	todo, err := agentapi.PlanJobs(k.ID, k.Sides, parked, job)
 	if err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func TestPlanOfAJob(t *testing.T) {
 		{agentapi.Retry, []agentapi.Transfer{open, dest}, parked, "c1 7, c2 9000"},
 		{agentapi.Retry, []agentapi.Transfer{ended}, parked[:1], "c2 9000"},
 	} {
-		todo, err := planJobs(known{ID: "42", Sides: tc.sides}, tc.parked, agentapi.TransferJob{What: tc.what, Reason: "why"})
+		todo, err := agentapi.PlanJobs("42", tc.sides, tc.parked, agentapi.TransferJob{What: tc.what, Reason: "why"})
 		var got []string
 		for _, p := range todo {
 			if p.Plan == "" || p.Transfer != 42 || p.What != tc.what || p.Reason != "why" {

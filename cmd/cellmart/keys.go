@@ -23,7 +23,10 @@ import (
 // secretsOfAll are the same in every zone.
 var secretsOfAll = []string{"operator", "claims", "numbers", "cursors"}
 
-const superFile = "pg-super" // the database's own container reads it too, by its group
+const (
+	superFile   = "pg-super" // the database's own container reads it too, by its group
+	consoleFile = "console"  // the console's first password
+)
 
 // rolesOf are the database roles that get a password, by the name of its file.
 func rolesOf() map[string]string {
@@ -78,6 +81,8 @@ func runKeys(_ context.Context, p cellkit.Process) error {
 	if err := link.WritePKI(c.Master, append(slices.Clone(c.Cells), link.GlobalZone)); err != nil {
 		return cellkit.Usage{Err: err}
 	}
+	_, err = os.Stat(filepath.Join(c.Master, consoleFile))
+	first := errors.Is(err, fs.ErrNotExist) && c.Zone == link.GlobalZone
 	copies, err := c.parts()
 	if err != nil {
 		return err
@@ -87,7 +92,15 @@ func runKeys(_ context.Context, p cellkit.Process) error {
 			return err
 		}
 	}
-	return nil
+	if !first {
+		return nil
+	}
+	password, err := os.ReadFile(filepath.Join(c.Dir, consoleFile))
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(p.Stdout, "console: the first operator is \"operator\" with the password %s (it's said once)\n", password)
+	return err
 }
 
 // parts names the files of a zone: what they are called there and in the master
@@ -112,6 +125,10 @@ func (c keysConfig) parts() (map[string]string, error) {
 	}
 	if c.Zone == link.GlobalZone {
 		out["control.key"] = "control.key"
+		if _, err := secret(filepath.Join(c.Master, consoleFile)); err != nil {
+			return nil, err
+		}
+		out[consoleFile] = consoleFile
 		for _, cell := range c.Cells {
 			out["token."+cell+".pub"] = "token." + cell + ".pub"
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
@@ -39,6 +40,7 @@ func TestKeys(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	zones := []string{"c1", "c2", "global", "edge"}
+	var said strings.Builder // only the global zone says anything
 	run := func() map[string]map[string]string {
 		var group errgroup.Group
 		for _, zone := range zones {
@@ -47,7 +49,11 @@ func TestKeys(t *testing.T) {
 					return err
 				}
 				vars := map[string]string{"CELL": zone, "CELLS": "c1,c2", "KEYS_MASTER": filepath.Join(dir, "master"), "KEYS_DIR": filepath.Join(dir, zone)}
-				return runKeys(t.Context(), cellkit.Process{Getenv: func(k string) string { return vars[k] }})
+				p := cellkit.Process{Getenv: func(k string) string { return vars[k] }, Stdout: io.Discard}
+				if zone == "global" {
+					p.Stdout = &said
+				}
+				return runKeys(t.Context(), p)
 			})
 		}
 		if err := group.Wait(); err != nil {
@@ -67,7 +73,7 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	global := slices.DeleteFunc(cell("global"), func(name string) bool { return name == "token.key" })
-	global = append(global, "control.key", "token.c1.pub", "token.c2.pub")
+	global = append(global, "console", "control.key", "token.c1.pub", "token.c2.pub")
 	want := map[string][]string{"c1": cell("c1"), "c2": cell("c2"), "global": global, "edge": {"ca.pem", "control.pub", "edge.key", "edge.pem"}}
 	for _, zone := range zones {
 		var names []string
@@ -99,6 +105,9 @@ func TestKeys(t *testing.T) {
 	}
 	if diff := cmp.Diff(got, run()); diff != "" {
 		t.Error("a second run changed keys:", diff)
+	}
+	if text := said.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, got["global"]["console"]) {
+		t.Errorf("the console's first password is said %q, and once", text)
 	}
 }
 

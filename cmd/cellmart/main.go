@@ -10,6 +10,7 @@ import (
 	"example.com/cellmart/platform/cellkit/link"
 	"example.com/cellmart/services/agent"
 	"example.com/cellmart/services/catalog"
+	"example.com/cellmart/services/console"
 	"example.com/cellmart/services/control"
 	"example.com/cellmart/services/edge"
 	"example.com/cellmart/services/gateway"
@@ -35,6 +36,7 @@ func components() []cellkit.Component {
 		{Name: "agent", Doc: "the zone's border: links, route table, lease, messages out", Vars: agent.Vars, Run: agent.Run},
 		// once, in the global zone
 		{Name: "control", Doc: "owner of the route table", Vars: control.Vars, Run: control.Run},
+		{Name: "console", Doc: "the operators' pages, in control's process", Vars: console.Vars, Run: console.Run},
 		{Name: "idgen", Doc: "leases ranges of IDs", Vars: idgen.Vars, Run: idgen.Run},
 		{Name: "catalog-writer", Doc: "the one place that writes the catalog", Vars: catalog.WriterVars, Run: catalog.RunWriter},
 		{Name: "search", Doc: "finds products, and orders for their sellers, from all zones' changes", Vars: search.Vars, Run: search.Run},

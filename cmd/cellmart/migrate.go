@@ -11,6 +11,7 @@ import (
 	"example.com/cellmart/platform/cellkit/env"
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/services/catalog"
+	"example.com/cellmart/services/console"
 	"example.com/cellmart/services/control"
 	"example.com/cellmart/services/idgen"
 	"example.com/cellmart/services/inventory"
@@ -90,7 +91,7 @@ func runMigrate(ctx context.Context, p cellkit.Process) error {
 	}
 	switch c.Kind {
 	case kindGlobal:
-		if err := pg.Migrate(ctx, dsn, control.Migrations(), catalog.WriterMigrations(), cdc.Migrations()); err != nil {
+		if err := pg.Migrate(ctx, dsn, control.Migrations(), console.Migrations(), catalog.WriterMigrations(), cdc.Migrations()); err != nil {
 			return err
 		}
 		return cdc.Publish(ctx, dsn, searchapi.GlobalTables())

@@ -294,7 +294,7 @@ func TestVariablesFollowThePortBase(t *testing.T) {
 	t.Parallel()
 	got := string((&Options{Cells: 5, PortBase: 8080}).variables())
 	for _, want := range []string{
-		"CELLMART_PORT_BASE=8080\n", "CELLMART_PORT_C1=8101\n", "CELLMART_PORT_C5=8105\n", "CELLMART_PORT_GLOBAL_AGENT=8184\n",
+		"CELLMART_PORT_BASE=8080\n", "CELLMART_PORT_CONSOLE=8090\n", "CELLMART_PORT_C1=8101\n", "CELLMART_PORT_C5=8105\n", "CELLMART_PORT_GLOBAL_AGENT=8184\n",
 		"CELLMART_PORT_C1_AGENT=8214\n", "CELLMART_CELLS=c1,c2,c3,c4,c5\n", "c5=c5-agent:8104,global=global-agent:8104\n", "c5:north:100\n", "c5=http://127.0.0.1:8105\n",
 	} {
 		if !strings.Contains(got, want) {

@@ -41,6 +41,15 @@ func Find(ctx context.Context, root string) (*local.State, error) {
 			s.Edge = c.url("8080")
 		case "seed":
 			s.Seeded = c.State.Status == "exited" && c.State.ExitCode == 0
+		case "console":
+			s.Console = c.url("8090")
+			if c.State.Running {
+				b, err := file(ctx, c.ID, "/keys/console")
+				if err != nil {
+					return nil, err
+				}
+				s.Secrets.Console = string(b)
+			}
 		case "gateway":
 			place(s, zone).Gateway = c.url("8080")
 		case "agent":

@@ -163,6 +163,7 @@ func (o *Options) variables() []byte {
 	var b bytes.Buffer
 	set := func(name string, value any) { fmt.Fprintf(&b, "%s=%v\n", name, value) }
 	set("CELLMART_PORT_BASE", o.PortBase)
+	set("CELLMART_PORT_CONSOLE", o.PortBase+10)
 	set("CELLMART_PORT_GLOBAL_AGENT", o.PortBase+104)
 	var names, peers, first, regions, entrances, public []string
 	for k := 1; k <= o.Cells; k++ {

@@ -10,13 +10,16 @@ import (
 
 // Border is who is connected where, as the kernel knows it.
 type Border struct {
-	Inside  int      // connections within a zone
-	Between int      // from an agent, or the edge, to another zone's border
-	Foreign []string // those that leave a zone past the border: who, and to where
+	Inside    int      // connections within a zone
+	Between   int      // from an agent, or the edge, to another zone's border
+	Operators int      // from the console to what it watches; cellctl comes the same way
+	Foreign   []string // those that leave a zone past the border: who, and to where
 }
 
 // Border looks at the open connections of all processes. Only agents and the edge
-// may have any that leaves its zone, and only to a border (R4).
+// may have any that leaves its zone, and only to a border (R4). The console is no part of the
+// system but somebody who looks at it: it has the operators' way, to the addresses that
+// it was given and no others, and nothing else goes there.
 func (s *State) Border() (Border, error) {
 	var pids []int
 	running := map[int]*Process{}
@@ -61,6 +64,8 @@ func border(running map[int]*Process, open map[int][]sockets.Socket) Border {
 				out.Inside++
 			case crosser && x.Remote.String() == to.Env["AGENT_BORDER_ADDR"]:
 				out.Between++
+			case watches(p, x.Remote.String()):
+				out.Operators++
 			default:
 				out.Foreign = append(out.Foreign, fmt.Sprintf("%s is connected to %s of %s", p.Name, x.Remote, to.Name))
 			}
@@ -69,4 +74,14 @@ func border(running map[int]*Process, open map[int][]sockets.Socket) Border {
 	slices.Sort(out.Foreign)
 	out.Foreign = slices.Compact(out.Foreign)
 	return out
+}
+
+// watches says that the process is the console and was given that address.
+func watches(p *Process, addr string) bool {
+	for pair := range strings.SplitSeq(p.Env["CONSOLE_AGENTS"]+","+p.Env["CONSOLE_GATEWAYS"], ",") {
+		if _, url, _ := strings.Cut(pair, "="); url == "http://"+addr {
+			return true
+		}
+	}
+	return false
 }

@@ -2,6 +2,7 @@ package local
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -26,7 +27,7 @@ func TestBorder(t *testing.T) {
 	}
 	open := func(catalog ...sockets.Socket) map[int][]sockets.Socket {
 		return map[int][]sockets.Socket{
-			1: append(catalog, listens(101)), 2: {listens(102), to(102, 50001, up)}, 3: {listens(302), to(302, 50003, up)},
+			1: append(slices.Clone(catalog), listens(101)), 2: {listens(102), to(102, 50001, up)}, 3: {listens(302), to(302, 50003, up)},
 			4: {listens(104), listens(105), to(50004, 304, up), to(104, 50005, up)},
 			5: {listens(304), listens(305), to(50005, 104, up), to(304, 50004, up)},
 			6: {listens(100), to(50006, 304, "SYN_SENT"), to(100, 60000, up)},
@@ -50,8 +51,19 @@ func TestBorder(t *testing.T) {
 		if d := cmp.Diff(tc.want, got.Foreign); d != "" {
 			t.Errorf("%s (-want +got):\n%s", name, d)
 		}
-		if got.Inside != 1 || got.Between != 3 {
-			t.Errorf("%s: %d connections inside and %d between zones, want 1 and 3", name, got.Inside, got.Between)
+		if got.Inside != 1 || got.Between != 3 || got.Operators != 0 {
+			t.Errorf("%s: %d connections inside, %d between zones and %d of operators, want 1, 3 and 0", name, got.Inside, got.Between, got.Operators)
 		}
+	}
+
+	// The console may ask whom it was given, and nobody else.
+	running[7] = &Process{Name: "global/control", Zone: "global", Env: map[string]string{"CONSOLE_AGENTS": "c3=http://127.0.0.1:305", "CONSOLE_GATEWAYS": "c1=http://127.0.0.1:101"}}
+	all := open(own)
+	all[7] = []sockets.Socket{to(50009, 305, up), to(50010, 101, up), to(50011, 302, up)}
+	all[1] = append(all[1], to(50012, 305, up))
+	got := border(running, all)
+	want := []string{"c1/catalog is connected to 127.0.0.1:305 of c3/agent", "global/control is connected to 127.0.0.1:302 of c3/redis"}
+	if d := cmp.Diff(want, got.Foreign); d != "" || got.Operators != 2 {
+		t.Errorf("the console: %d connections of operators, want 2; foreign (-want +got):\n%s", got.Operators, d)
 	}
 }

@@ -95,7 +95,7 @@ func TestPortsDoNotCollide(t *testing.T) {
 func TestSecretsAreNotReused(t *testing.T) {
 	s := newSecrets()
 	seen := map[string]bool{}
-	for _, v := range []string{s.Super, s.Migrate, s.App, s.Agent, s.Applier, s.Operator, s.Claims, s.Numbers, s.Cursors} {
+	for _, v := range []string{s.Super, s.Migrate, s.App, s.Agent, s.Applier, s.Operator, s.Claims, s.Numbers, s.Cursors, s.Console} {
 		if len(v) < 32 || seen[v] {
 			t.Errorf("secret %q is short or used twice", v)
 		}

@@ -64,6 +64,9 @@ func (l *layout) addr(zone, which int) string {
 // Gateway is where people reach the gateway of cell k from 1.
 func (l *layout) gateway(k int) string { return fmt.Sprintf("127.0.0.1:%d", l.o.PortBase+20+k) }
 
+// console is where operators reach it, in control's process.
+func (l *layout) console() string { return fmt.Sprintf("127.0.0.1:%d", l.o.PortBase+10) }
+
 func (l *layout) edge() string { return fmt.Sprintf("127.0.0.1:%d", l.o.PortBase) }
 
 func cellName(zone int) string {
@@ -170,12 +173,20 @@ func Services(cells int) []Process {
 // services lists what runs on top of the databases, brokers and caches.
 func (l *layout) services() []Process {
 	global := l.dsn("cellmart_app", l.secrets.App, 0, portPG)
+	control := l.service(0, 1, "control", map[string]string{
+		"CONTROL_ADDR": l.addr(0, portControl), "CONTROL_PG_DSN": global, "CONTROL_OPERATOR_KEY": l.secrets.Operator,
+		"CONTROL_PKI_DIR": l.pki(), "CONTROL_INIT": l.initial(),
+		"CONSOLE_ADDR": l.console(), "CONSOLE_PG_DSN": global, "CONSOLE_OPERATOR_KEY": l.secrets.Operator,
+		"CONSOLE_FIRST_PASSWORD": l.secrets.Console, "CONSOLE_CONTROL_URL": "http://" + l.addr(0, portControl),
+		"CONSOLE_AGENTS": l.each(portAgent), "CONSOLE_GATEWAYS": l.each(portInternal + 5),
+		"CONSOLE_SEARCH_URL": "http://" + l.addr(0, portInternal+5),
+		"CONSOLE_SHOP_URL":   "http://" + l.edge(),
+		"CONSOLE_CELLCTL":    filepath.Join(filepath.Dir(l.o.Bin), "cellctl"), "CONSOLE_ROOT": l.o.Root,
+	})
+	control.Argv = append(control.Argv, "console")
 	all := []Process{
 		l.agent(0, 0),
-		l.service(0, 1, "control", map[string]string{
-			"CONTROL_ADDR": l.addr(0, portControl), "CONTROL_PG_DSN": global, "CONTROL_OPERATOR_KEY": l.secrets.Operator,
-			"CONTROL_PKI_DIR": l.pki(), "CONTROL_INIT": l.initial(),
-		}),
+		control,
 		l.service(0, 2, "idgen", map[string]string{
 			"IDGEN_ADDR": l.addr(0, portIDGen), "IDGEN_PG_DSN": l.dsn("cellmart_app", l.secrets.App, 0, portIDGenPG),
 		}),
@@ -229,6 +240,15 @@ func (l *layout) cell(k int) []Process {
 			"DEMO_FILE": filepath.Join(l.dir, "logins.json"),
 		}),
 	}
+}
+
+// each lists one address of every cell.
+func (l *layout) each(which int) string {
+	var out []string
+	for k := 1; k <= l.o.Cells; k++ {
+		out = append(out, cellName(k)+"=http://"+l.addr(k, which))
+	}
+	return strings.Join(out, ",")
 }
 
 // public is where people reach the gateways.

@@ -18,6 +18,7 @@ type Secrets struct {
 	Claims                              string // key of the phone hashes
 	Numbers                             string // key of the order numbers
 	Cursors                             string // key that signs list cursors
+	Console                             string // the console's first password
 }
 
 // Cell is where to reach one cell.
@@ -35,6 +36,7 @@ type State struct {
 	Project     string    `json:"project,omitempty"` // compose: its name
 	PortBase    int       `json:"port_base"`
 	Edge        string    `json:"edge"` // http://...
+	Console     string    `json:"console,omitempty"`
 	OperatorKey string    `json:"operator_key"`
 	Global      Cell      `json:"global"`
 	IDGenPG     string    `json:"idgen_pg"`
@@ -116,5 +118,6 @@ func newSecrets() Secrets {
 	return Secrets{
 		Super: random(), Migrate: random(), App: random(), Agent: random(), Applier: random(),
 		Operator: random(), Claims: random(), Numbers: random(), Cursors: random(),
+		Console: random()[:32],
 	}
 }

@@ -155,7 +155,7 @@ func (l *layout) state() *State {
 		}
 	}
 	s := &State{
-		Way: Way, PortBase: l.o.PortBase, Edge: "http://" + l.edge(), OperatorKey: l.secrets.Operator, Data: l.data,
+		Way: Way, PortBase: l.o.PortBase, Edge: "http://" + l.edge(), Console: "http://" + l.console(), OperatorKey: l.secrets.Operator, Data: l.data,
 		Global: at(0), IDGenPG: super(0, portIDGenPG), Control: "http://" + l.addr(0, portControl), Secrets: l.secrets, path: filepath.Join(l.dir, "state.json"),
 	}
 	for k := 1; k <= l.o.Cells; k++ {

@@ -66,20 +66,26 @@ func (s *server) local(o web.Options) http.Handler {
 	e.POST(idbank.PathFallback, handleIDs(s.bank.Fallback))
 	e.POST(idbank.PathReport, s.handleReport)
 	admin := e.Group("/admin", s.requireOperator)
-	admin.GET("/status", s.handleStatus)
-	admin.GET("/ids", s.handleFigures)
+	s.console(admin)
 	admin.PUT("/faults/:peer", s.handleFault)
 	admin.PUT("/clock", s.handleClock)
-	admin.GET("/facts/:part", s.handleFacts)
 	admin.Any("/control/*", s.handleControl)
 	admin.POST("/verify/:op", s.handleVerify)
 	admin.POST("/reconcile/:op", s.handleReconcile)
+	return e
+}
+
+// console is what the console asks, from the own zone or over the link: nothing of it
+// changes a link, so nobody can cut off the way to mend it.
+func (s *server) console(admin *echo.Group) {
+	admin.GET("/status", s.handleStatus)
+	admin.GET("/ids", s.handleFigures)
+	admin.GET("/facts/:part", s.handleFacts)
 	admin.GET("/transfers", s.handleStuck)
 	admin.GET("/transfers/parked", s.handleParked)
 	admin.GET("/transfers/:id", s.handleTransfer)
 	admin.POST("/transfers/:id/jobs", s.handleAskJob)
 	admin.GET("/transfers/jobs/:job", s.handleJob)
-	return e
 }
 
 // peer is what other zones' agents may ask.
@@ -93,6 +99,7 @@ func (s *server) peer(o web.Options) http.Handler {
 	e.POST("/incoming", s.handleIncoming, s.requireOperator) // control brings the key
 	e.POST("/admin/verify/:op", s.handleVerify, s.requireOperator)
 	e.POST("/admin/reconcile/:op", s.handleReconcile, s.requireOperator)
+	s.console(e.Group("/admin", s.requireOperator))
 	return e
 }
 

@@ -307,7 +307,11 @@ func TestAdminNeedsTheOperatorsKey(t *testing.T) {
 			t.Errorf("GET %s with key %q = %d, want %d", c.path, c.key, got, c.want)
 		}
 	}
-	if got := get(s.peer(web.Options{Service: "agent"}), "/admin/transfers", "secret"); got != 404 {
-		t.Errorf("peers may ask for /admin: %d", got)
+	peer := s.peer(web.Options{Service: "agent"})
+	if got := get(peer, "/admin/control/route/acks", "secret"); got != 404 {
+		t.Errorf("peers may ask control by this agent: %d", got)
+	}
+	if got := get(peer, "/admin/transfers", ""); got != 401 {
+		t.Errorf("peers may ask without the key: %d", got)
 	}
 }

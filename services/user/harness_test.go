@@ -21,11 +21,11 @@ import (
 	"example.com/cellmart/platform/cellkit/bus"
 	"example.com/cellmart/platform/cellkit/bus/bustest"
 	"example.com/cellmart/platform/cellkit/id"
+	"example.com/cellmart/platform/cellkit/password"
 	"example.com/cellmart/platform/cellkit/pg/pgtest"
 	"example.com/cellmart/platform/cellkit/route"
 	"example.com/cellmart/platform/cellkit/web"
 	"example.com/cellmart/platform/routing"
-	"example.com/cellmart/services/user/password"
 	"example.com/cellmart/services/user/userapi"
 )
 
@@ -97,7 +97,7 @@ func (w *world) newCell(c routing.Cell, key ed25519.PrivateKey) *cell {
 	}
 	consumer := bus.NewConsumer(bus.ConsumerOptions{Service: name, Cell: c.Name, Pool: db.App, Table: w.table})
 	s := &service{cell: c.Name, store: &store{pool: db.App}, table: w.table, links: &route.Links{}, ids: w, waiters: &bus.Waiters{},
-		hasher: password.New(4, 200), key: key, secret: []byte("a secret of all cells"), poke: w.poke, now: time.Now, log: slog.New(slog.DiscardHandler)}
+		hasher: password.New(4, 200, userapi.ErrBusy), key: key, secret: []byte("a secret of all cells"), poke: w.poke, now: time.Now, log: slog.New(slog.DiscardHandler)}
 	s.handlers(consumer)
 	e := web.New(web.Options{Service: name, Cell: c.Name, Timeout: 20 * time.Second})
 	s.routes(e)

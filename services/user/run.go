@@ -17,13 +17,14 @@ import (
 	"example.com/cellmart/platform/cellkit/idbank"
 	"example.com/cellmart/platform/cellkit/link"
 	"example.com/cellmart/platform/cellkit/obs"
+	"example.com/cellmart/platform/cellkit/password"
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/cellkit/route"
 	"example.com/cellmart/platform/cellkit/transfer"
 	"example.com/cellmart/platform/cellkit/web"
 	"example.com/cellmart/platform/routing"
 	"example.com/cellmart/services/idgen/idgenapi"
-	"example.com/cellmart/services/user/password"
+	"example.com/cellmart/services/user/userapi"
 )
 
 // Config is the service's settings.
@@ -121,7 +122,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 
 	s := &service{
 		cell: cfg.Cell, store: &store{pool: pool}, table: holder, links: follower.Links(), ids: ids, waiters: &bus.Waiters{},
-		hasher: password.New(cfg.HashesAtOnce, cfg.HashQueue), key: key, secret: []byte(cfg.ClaimKey.Reveal()),
+		hasher: password.New(cfg.HashesAtOnce, cfg.HashQueue, userapi.ErrBusy), key: key, secret: []byte(cfg.ClaimKey.Reveal()),
 		limits: cfg.Limits, poke: consumer.Poke, now: wall.Now, log: p.Log,
 	}
 	s.handlers(consumer)

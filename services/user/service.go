@@ -15,11 +15,11 @@ import (
 	"example.com/cellmart/platform/cellkit/call"
 	"example.com/cellmart/platform/cellkit/errs"
 	"example.com/cellmart/platform/cellkit/id"
+	"example.com/cellmart/platform/cellkit/password"
 	"example.com/cellmart/platform/cellkit/pg"
 	"example.com/cellmart/platform/cellkit/route"
 	"example.com/cellmart/platform/cellkit/transfer"
 	"example.com/cellmart/platform/routing"
-	"example.com/cellmart/services/user/password"
 	"example.com/cellmart/services/user/userapi"
 )
 

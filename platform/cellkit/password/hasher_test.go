@@ -8,13 +8,14 @@ import (
 	"testing"
 
 	"example.com/cellmart/platform/cellkit/errs"
-	"example.com/cellmart/services/user/userapi"
 )
+
+var errBusy = errors.New("busy")
 
 func TestHashes(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	h := New(2, 10)
+	h := New(2, 10, errs.ErrUnavailable)
 	hash, err := h.Hash(ctx, "correct horse")
 	if err != nil || !strings.HasPrefix(hash, "$argon2id$v=19$m=19456,t=2,p=1$") {
 		t.Fatalf("Hash = %q, %v", hash, err)
@@ -37,7 +38,7 @@ func TestHashes(t *testing.T) {
 
 func TestTheQueueIsBounded(t *testing.T) {
 	t.Parallel()
-	h := New(1, 1)
+	h := New(1, 1, errBusy)
 	if err := h.enter(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +48,7 @@ func TestTheQueueIsBounded(t *testing.T) {
 	for h.waiting.Load() == 0 {
 		runtime.Gosched() // until it waits
 	}
-	if _, err := h.Hash(t.Context(), "one too many"); !errors.Is(err, userapi.ErrBusy) {
+	if _, err := h.Hash(t.Context(), "one too many"); !errors.Is(err, errBusy) {
 		t.Errorf("Hash with a full queue = %v", err)
 	}
 	cancel()

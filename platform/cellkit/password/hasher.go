@@ -12,7 +12,6 @@ import (
 	"golang.org/x/crypto/argon2"
 
 	"example.com/cellmart/platform/cellkit/errs"
-	"example.com/cellmart/services/user/userapi"
 )
 
 // argon2id as OWASP's second choice has it: 19 MiB, two passes, one lane.
@@ -30,20 +29,22 @@ type Hasher struct {
 	run     chan struct{}
 	waiting atomic.Int64
 	queue   int64
+	busy    error
 	dummy   string // what an unknown phone's password is held against
 }
 
-// New makes a Hasher for that many hashes at once, and that many who wait.
-func New(atOnce, queue int) *Hasher {
+// New makes a Hasher for that many hashes at once, and that many who wait; busy is
+// what the next one is told.
+func New(atOnce, queue int, busy error) *Hasher {
 	salt := make([]byte, saltSize) // of a password that nobody has
-	return &Hasher{run: make(chan struct{}, atOnce), queue: int64(queue), dummy: format(salt, make([]byte, hashSize))}
+	return &Hasher{run: make(chan struct{}, atOnce), queue: int64(queue), busy: busy, dummy: format(salt, make([]byte, hashSize))}
 }
 
-// enter takes a place, or gives ErrBusy (too many wait) or an error of ctx.
+// enter takes a place, or gives busy (too many wait) or an error of ctx.
 func (h *Hasher) enter(ctx context.Context) error {
 	if h.waiting.Add(1) > h.queue {
 		h.waiting.Add(-1)
-		return userapi.ErrBusy
+		return h.busy
 	}
 	defer h.waiting.Add(-1)
 	select {
