@@ -71,15 +71,17 @@ func rules() []rule {
 // internal header; the peers' one is only reached through the border, which lets
 // other cells' agents in and nobody else, and never forwards.
 func newHandler(g *Gateway, log *slog.Logger, m *obs.Metrics, peers bool, p *page) http.Handler {
-	e := web.New(web.Options{
+	o := web.Options{
 		Service: "gateway", Cell: g.cell, Log: log, Timeout: g.limits.request,
 		RouteVersion: g.table.Version, Metrics: m,
-	})
+	}
+	e := web.New(o)
 	for _, r := range rules() {
 		e.Add(r.method, prefix+r.path, g.handler(r, peers))
 	}
+	var h http.Handler = e
 	if p != nil {
-		p.register(e)
+		h = p.serve(e, o)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Health calls come many times a second: no log line, no figure.
@@ -87,7 +89,7 @@ func newHandler(g *Gateway, log *slog.Logger, m *obs.Metrics, peers bool, p *pag
 			fmt.Fprintln(w, "ok")
 			return
 		}
-		e.ServeHTTP(w, r)
+		h.ServeHTTP(w, r)
 	})
 }
 
@@ -126,7 +128,7 @@ func (g *Gateway) handler(r rule, peers bool) echo.HandlerFunc {
 		// The log line has the slot then.
 		route := call.Route{Cell: g.cell, Slot: j.at.slot, Epoch: j.at.epoch, User: j.user}
 		c.SetRequest(c.Request().WithContext(call.WithRoute(c.Request().Context(), route)))
-		if where := g.elsewhere(j, c.Request().URL); where != "" {
+		if where := g.elsewhere(j, c.Request().URL); where != "" && !ofPage(c.Request().Context()) {
 			g.count(kind, wayRedirected)
 			c.Response().Header().Set("Cache-Control", "no-store") // the next request may belong here
 			c.Response().Header().Set("Location", where)

@@ -2,16 +2,20 @@ package gateway
 
 import (
 	"bytes"
+	"context"
 	"embed"
 	"encoding/json"
 	"html/template"
 	"io"
 	"net/http"
 	"os"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 
 	"example.com/cellmart/api"
+	"example.com/cellmart/platform/cellkit/web"
+	"example.com/cellmart/services/storefront"
 )
 
 //go:embed page.html page.css
@@ -28,11 +32,13 @@ type login struct {
 	Cell     string `json:"cell"`
 }
 
-// page is GET /: where to begin. It needs no service.
+// page is what browsers see: the shop, and GET /demo, the demo's accounts, which
+// needs no service.
 type page struct {
 	cell     string
 	demoFile string
 	html     *template.Template
+	shop     *storefront.Shop
 }
 
 func newPage(cell, demoFile string) (*page, error) {
@@ -40,11 +46,48 @@ func newPage(cell, demoFile string) (*page, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &page{cell: cell, demoFile: demoFile, html: html}, nil
+	shop, err := storefront.New(cell)
+	if err != nil {
+		return nil, err
+	}
+	return &page{cell: cell, demoFile: demoFile, html: html, shop: shop}, nil
+}
+
+// pageKey marks the requests to the API that come from a page.
+type pageKey struct{}
+
+// ofPage says that a page asks. It has no way to follow a redirect to another
+// cell's gateway, whose cookies its visitor may not have: it is forwarded.
+func ofPage(ctx context.Context) bool { return ctx.Value(pageKey{}) != nil }
+
+// serve splits the public listener: the API keeps its own paths and the words for
+// what isn't there; all else is the shop's, each page counted by its own name.
+func (p *page) serve(rest http.Handler, o web.Options) http.Handler {
+	pages := web.New(o)
+	p.register(pages)
+	shop := echo.WrapHandler(p.shop.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rest.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), pageKey{}, true)))
+	})))
+	for _, pattern := range storefront.Patterns() {
+		method, path, _ := strings.Cut(pattern, " ")
+		path = strings.NewReplacer("{", ":", "}", "").Replace(path)
+		pages.Add(method, path, shop)
+		if method == http.MethodGet {
+			pages.Add(http.MethodHead, path, shop)
+		}
+	}
+	pages.Any("/*", shop)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, prefix+"/") || strings.HasPrefix(r.URL.Path, "/internal/") {
+			rest.ServeHTTP(w, r)
+			return
+		}
+		pages.ServeHTTP(w, r)
+	})
 }
 
 func (p *page) register(e *echo.Echo) {
-	e.GET("/", p.handleHome)
+	e.GET("/demo", p.handleHome)
 	e.GET("/page.css", func(c echo.Context) error {
 		css, err := pageFiles.ReadFile("page.css")
 		if err != nil {

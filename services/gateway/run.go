@@ -48,7 +48,7 @@ func read(r *env.Reader) config {
 		peerAddr:     r.String("PEER_ADDR", "127.0.0.1:8181", "where other cells' gateways come in; only the own agent may reach it"),
 		internalAddr: r.String("INTERNAL_ADDR", "", "/livez, /readyz, /metrics; empty is off"),
 		link:         r.Required("LINK_ADDR", "the own agent's CONNECT listener (host:port)"),
-		demoFile:     r.String("DEMO_FILE", "", "JSON file with the demo's logins, shown at GET /"),
+		demoFile:     r.String("DEMO_FILE", "", "JSON file with the demo's logins, shown at GET /demo"),
 		forward:      r.Duration("FORWARD_TIMEOUT", defaultLimits().forward, "wait for another cell's answer"),
 		local:        r.Duration("LOCAL_TIMEOUT", defaultLimits().local, "wait for an own service's answer"),
 		route:        route.ReadOptions(r),
