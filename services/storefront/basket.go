@@ -181,6 +181,9 @@ func (v *visit) putItem() error {
 	it := guestItem{product: v.form("product"), sku: v.form("sku")}
 	adding := v.form("how") == "add"
 	n, err := strconv.ParseInt(v.form("quantity"), 10, 64)
+	if v.form("remove") != "" {
+		n, err = 0, nil
+	}
 	back := v.cartPage
 	if adding {
 		back = func() (*page, error) {
