@@ -20,7 +20,7 @@ import (
 
 // fakeAPI answers as api/openapi.yaml says, which each answer is held against.
 type fakeAPI struct {
-	t *testing.T
+	t *testing.T // nil: it answers against the document
 
 	mu      sync.Mutex
 	answers map[string]answer // by "GET /api/v1/cart"
@@ -152,7 +152,7 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// What a page sends and what it's told are held to the document.
 	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	res := &http.Response{StatusCode: a.status, Header: h.Clone(), Body: io.NopCloser(strings.NewReader(a.body)), Request: r}
-	if err := apitest.Validate(r, res); err != nil {
+	if err := apitest.Validate(r, res); err != nil && f.t != nil {
 		f.t.Error(err)
 	}
 	w.WriteHeader(a.status)

@@ -184,8 +184,9 @@ func (v *visit) putItem() error {
 	if v.form("remove") != "" {
 		n, err = 0, nil
 	}
-	back := v.cartPage
+	back, field := v.cartPage, ""
 	if adding {
+		field = "quantity"
 		back = func() (*page, error) {
 			p, err := v.productPage(it.product)
 			if p != nil {
@@ -198,7 +199,7 @@ func (v *visit) putItem() error {
 	case !isID(it.sku) || !isID(it.product):
 		return errForm
 	case err != nil || n < 0 || n > maxQuantity || adding && n == 0:
-		return v.wrong("quantity", "error.quantity", back)
+		return v.wrong(field, "error.quantity", back)
 	}
 	if v.token == "" {
 		it.quantity = n
@@ -211,7 +212,7 @@ func (v *visit) putItem() error {
 		}
 		items, ok := set(v.guest, it)
 		if !ok {
-			return v.wrong("quantity", "error.guest_full", back)
+			return v.wrong(field, "error.guest_full", back)
 		}
 		v.setGuest(items)
 		return v.see("/cart")

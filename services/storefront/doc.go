@@ -27,7 +27,8 @@
 //
 // All are HttpOnly, Secure, SameSite=Lax; browsers take Secure cookies from
 // loopback addresses too. At login each SKU of the guest's cart is set to the
-// larger of the two quantities: done twice, it changes nothing more.
+// larger of the two quantities: done twice, it changes nothing more. What the home
+// refuses for good (no longer for sale, a full cart) is dropped.
 //
 // Language: ?lang=, which is kept in the cookie, else the cookie, else
 // Accept-Language. Forms from other origins are refused (http.CrossOriginProtection).
@@ -43,7 +44,8 @@
 //	answered from a standby (X-Stale)      a banner: may be old, can't be changed
 //	out of stock, too little money         the same form with the reason, new key
 //	price or cart changed at checkout      the new review to look at, new key
-//	answer lost, 503 (outcome unknown)     the same form with the same key
+//	answer lost, 503 (outcome unknown)     says so, and a button that sends the same
+//	                                       again under the same key
 //	the same key under way (double click)  waits up to 2 s for its answer, then as above
 //	seller's or payee's cell away          the order, the transfer waits, and says so
 //	anything else                          500 with the request id and nothing more

@@ -105,7 +105,6 @@ func (v *visit) place() error {
 		return err
 	})
 	if err != nil {
-		// A refused order may have an own page that says more.
 		return v.refused(err, key, v.checkoutPage)
 	}
 	number := o.Number

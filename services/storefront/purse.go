@@ -189,21 +189,9 @@ func (v *visit) sendTransfer() error {
 		return err
 	})
 	if err != nil {
-		return v.refused(err, key, func() (*page, error) { return v.sameWish(amount, currency) })
+		return v.refused(err, key, v.transferPage)
 	}
 	return v.see("/transfers/" + segment(path.Base(head.header.Get("Location"))))
-}
-
-// sameWish shows the confirmation as it was: it can be sent again under the same
-// key only if nothing in it changes.
-func (v *visit) sameWish(amount int64, currency string) (*page, error) {
-	d := wish{
-		preview: preview{ToUser: v.form("to"), ToName: v.form("name"), Amount: amount, Currency: currency, Confirm: v.form("confirm"), Available: -1},
-		Phone:   v.form("phone"), Memo: v.form("memo"),
-	}
-	p := v.page("transfer_confirm", "confirm.title", d)
-	p.at = "/transfers/new"
-	return p, nil
 }
 
 func (v *visit) transfer() error {

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"html/template"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -46,7 +48,7 @@ type page struct {
 // trouble is what the error summary says.
 type trouble struct {
 	Text      string
-	Field     string // of the form
+	Field     string // of the form: its element's ID
 	Cell      string // that is away
 	RequestID string
 	Again     bool // the same wish may be sent again
@@ -168,7 +170,7 @@ func (v *visit) trouble(err error) *trouble {
 	if !errors.As(err, &known) || known.Kind == errs.Internal {
 		return &trouble{Text: v.text("failed.unknown"), RequestID: v.requestID}
 	}
-	t := &trouble{Field: known.Field, Cell: known.Cell, Again: again(known)}
+	t := &trouble{Field: fieldOf(known.Field), Cell: known.Cell}
 	switch {
 	case v.shop.has("error." + known.Code):
 		t.Text = v.text("error." + known.Code)
@@ -186,30 +188,77 @@ func (v *visit) trouble(err error) *trouble {
 	return t
 }
 
+// fieldWords name the fields of the forms.
+var fieldWords = map[string]string{
+	"phone": "login.phone", "password": "login.password", "name": "register.name", "group": "register.group",
+	"amount": "transfer.amount", "memo": "transfer.memo", "quantity": "product.quantity",
+	"recipient": "address.recipient", "line": "address.line", "city": "address.city", "postcode": "address.postcode",
+}
+
+// fieldOf gives the form's field for one of the API's, empty if no form has it.
+func fieldOf(name string) string {
+	if name == "to_phone" {
+		name = "phone"
+	}
+	if fieldWords[name] == "" {
+		return ""
+	}
+	return name
+}
+
+// FieldName names a form's field.
+func (p *page) FieldName(field string) string { return p.T(fieldWords[field]) }
+
 // again says that the same wish may be sent again under the same key: nobody
 // knows that it was refused for good.
 func again(e *errs.Error) bool {
 	return e.Kind == errs.Unavailable || e.Kind == errs.Exhausted || e.Code == codeInFlight
 }
 
-// refused shows a form again with what is wrong with it: under the same key if the
-// wish is still open, else under a new one. What isn't about the form is given
-// back for fail.
+// refused shows a form again with what is wrong with it, under a new key. A wish
+// that is still open stays as it is, under its key: there is a button that sends it
+// again. What isn't about the form is given back for fail.
 func (v *visit) refused(err error, key string, form func() (*page, error)) error {
 	var known *errs.Error
 	if !errors.As(err, &known) || known.Kind == errs.Internal || known.Kind == errs.Unauthenticated ||
 		known.Kind == errs.NotFound || known.Kind == errs.Forbidden {
 		return err
 	}
+	open := again(known) && key != ""
+	if open && !v.r.PostForm.Has("password") { // which isn't written back
+		form = v.resendPage
+	}
 	p, formErr := form()
 	if formErr != nil {
-		return err // the form needs what is away, too
+		return err // what the form shows is away, too
 	}
 	p.Trouble, p.Key = v.trouble(err), newKey()
-	if p.Trouble.Again {
+	if p.Trouble.Again = open; open {
 		p.Key = key
 	}
+	if again(known) {
+		v.w.Header().Set("Retry-After", "1")
+	}
 	return v.write(known.HTTPStatus(), p)
+}
+
+// wanted is a form as it was sent.
+type wanted struct {
+	Action string
+	Fields []field
+}
+
+type field struct{ Name, Value string }
+
+// resendPage has the form as it was sent.
+func (v *visit) resendPage() (*page, error) {
+	w := wanted{Action: v.r.URL.EscapedPath()}
+	for _, name := range slices.Sorted(maps.Keys(v.r.PostForm)) {
+		w.Fields = append(w.Fields, field{name, v.r.PostForm.Get(name)})
+	}
+	p := v.page("resend", "away.title", w)
+	p.at = "/"
+	return p, nil
 }
 
 // wrong shows a form again whose field can't be what it should.
