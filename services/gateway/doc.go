@@ -18,6 +18,10 @@
 // their group, the wished region, the own. The token is verified here, offline, and
 // once more by the home's gateway.
 //
+// Beside /api/v1 the public listener has the shop's pages (services/storefront,
+// http_page.go). A page asks the same rules in process, so what holds for the API
+// holds for it; it is never redirected, since its visitor's cookies are of this host.
+//
 // By configuration the client is sent to the home's gateway (307, redirect.go)
 // instead of its request; who was sent on once is forwarded. Each request is counted
 // by what it took, where people brought it (count.go).
