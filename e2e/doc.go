@@ -4,6 +4,7 @@
 //
 //	main_test.go        one demo for the package, started and ended once
 //	shop_test.go        a shopper: register, deposit, buy, pay a friend
+//	pages_test.go       the same in the shop's pages, as a browser without JavaScript does
 //	load_test.go        a bounded background load that counts every answer
 //	..._test.go         one question per file
 //
