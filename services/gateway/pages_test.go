@@ -23,7 +23,7 @@ func look(t *testing.T, base, path string, user id.ID) (status int, header http.
 		t.Fatal(err)
 	}
 	if user != 0 {
-		r.AddCookie(&http.Cookie{Name: "__Host-session", Value: "user-" + user.String()}) //nolint:gosec // a request's has no attributes
+		r.AddCookie(&http.Cookie{Name: "__Host-session", Value: "user-" + user.String()})
 	}
 	res, err := http.DefaultTransport.RoundTrip(r) // follows nothing
 	if err != nil {

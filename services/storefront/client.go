@@ -21,7 +21,7 @@ const maxAnswer = 4 << 20
 // client asks the API for one visitor. It may be used by several goroutines.
 type client struct {
 	api       http.Handler
-	ctx       context.Context //nolint:containedctx // a client lives as long as its request
+	ctx       context.Context // a client lives as long as its request
 	token     string
 	requestID string
 	region    string

@@ -13,7 +13,7 @@ import (
 // unreachable is the API's answer for a home that is away.
 var unreachable = answer{status: 503, code: "CELL_UNREACHABLE", body: "c3"}
 
-// Every designed state of a page, in both languages.
+// S-W01: every designed state of a page, in both languages.
 func TestDesignedStates(t *testing.T) {
 	t.Parallel()
 	ok := func(body string) answer { return answer{status: 200, body: body} }
@@ -109,7 +109,8 @@ func TestPagesThatWaitAreAskedForAgain(t *testing.T) {
 	}
 }
 
-// What a form is told, and under which key it is sent next.
+// What a form is told, and under which key it is sent next. S-O11: prices that changed
+// are shown, and asked about again.
 func TestRefusedForms(t *testing.T) {
 	t.Parallel()
 	const key = "KEYKEYKEYKEYKEYKEYKEY"

@@ -167,9 +167,6 @@ type orderSummary struct {
 	Lines     int64     `json:"lines_count"`
 }
 
-// Cancellable says that the order is neither paid nor ended.
-func (o orderSummary) Cancellable() bool { return o.State == "PENDING" || o.State == "RESERVED" }
-
 type order struct {
 	Number    string    `json:"number"`
 	State     string    `json:"state"`
