@@ -8,8 +8,10 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // browser is somebody at a gateway's pages, without JavaScript. It keeps cookies as
@@ -207,6 +209,7 @@ func TestShopInTheBrowser(t *testing.T) {
 	if got := friend.available(t); got != 550 {
 		t.Errorf("the friend has %d, want 550", got)
 	}
+	b.measure("/", "/categories/home?sort=price", "/search?q=teapot", "/products/"+product, "/cart", "/checkout", "/orders", places[0], "/wallet", transfer, "/account")
 	atEdge := browse(t, "edge")
 	atEdge.cookies = b.cookies
 	atEdge.says("/wallet", "CNY 69.50")
@@ -214,6 +217,22 @@ func TestShopInTheBrowser(t *testing.T) {
 		t.Errorf("logged out to %s with %v", next, atEdge.cookies)
 	}
 	atRest(t)
+}
+
+// measure says how long pages take; 50 ms is what 99 of 100 may, on a machine that
+// does nothing else. What a busy one takes is only told.
+func (b *browser) measure(paths ...string) {
+	b.t.Helper()
+	for _, path := range paths {
+		var took []time.Duration
+		for range 100 {
+			start := time.Now()
+			b.see(path)
+			took = append(took, time.Since(start))
+		}
+		slices.Sort(took)
+		b.t.Logf("GET %-30s half within %s, 99 of 100 within %s", path, took[50], took[98])
+	}
 }
 
 // must gives the items of a list of the API.
