@@ -67,7 +67,7 @@ func (p *page) serve(rest http.Handler, o web.Options) http.Handler {
 	p.register(pages)
 	shop := echo.WrapHandler(p.shop.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rest.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), pageKey{}, true)))
-	})))
+	}), o.Log))
 	for _, pattern := range storefront.Patterns() {
 		method, path, _ := strings.Cut(pattern, " ")
 		path = strings.NewReplacer("{", ":", "}", "").Replace(path)

@@ -174,7 +174,7 @@ func visitShop(t *testing.T) *browser {
 		t.Fatal(err)
 	}
 	api := &fakeAPI{t: t, answers: usual()}
-	s := httptest.NewTLSServer(shop.Handler(api))
+	s := httptest.NewTLSServer(shop.Handler(api, nil))
 	t.Cleanup(s.Close)
 	b := &browser{t: t, http: s.Client(), url: s.URL, api: api}
 	b.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }

@@ -131,8 +131,14 @@ func (v *visit) fail(err error) {
 	case known != nil && known.Kind != errs.Internal:
 		v.failPage(known.HTTPStatus(), "failed", "failed.title", v.trouble(err))
 	default:
+		v.noted(err)
 		v.failPage(http.StatusInternalServerError, "failed", "failed.title", &trouble{Text: v.text("failed.unknown"), RequestID: v.requestID})
 	}
+}
+
+// noted logs what people aren't told.
+func (v *visit) noted(err error) {
+	v.log.ErrorContext(v.ctx, "page", "request_id", v.requestID, "method", v.r.Method, "path", v.r.URL.Path, "error", err)
 }
 
 func (v *visit) failPage(status int, name, title string, t *trouble) {
@@ -142,6 +148,7 @@ func (v *visit) failPage(status int, name, title string, t *trouble) {
 		p.at = "/"
 	}
 	if err := v.write(status, p); err != nil { // a template of ours is wrong
+		v.noted(err)
 		http.Error(v.w, "Something went wrong. Request "+v.requestID, http.StatusInternalServerError)
 	}
 }

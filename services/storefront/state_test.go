@@ -1,8 +1,11 @@
 package storefront
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -263,5 +266,27 @@ func TestAnAPIThatBreaksOff(t *testing.T) {
 	}
 	if _, err := c.do(ask{method: "POST", path: "/orders"}, nil); code(err) != "OUTCOME_UNKNOWN" {
 		t.Errorf("write: %v", err)
+	}
+}
+
+// What people aren't told is in the log, with the request id that they are told.
+func TestWhatIsNotToldIsLogged(t *testing.T) {
+	t.Parallel()
+	shop, err := New("c1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	api := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("[not JSON")) })
+	h := shop.Handler(api, slog.New(slog.NewTextHandler(&log, nil)))
+	r := httptest.NewRequest("GET", "/products/31", nil)
+	r.Header.Set("X-Request-Id", "rid-7")
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, r)
+	if rec.Code != 500 || !strings.Contains(rec.Body.String(), "rid-7") || strings.Contains(rec.Body.String(), "JSON") {
+		t.Errorf("%d %s", rec.Code, rec.Body)
+	}
+	if text := log.String(); !strings.Contains(text, "request_id=rid-7") || !strings.Contains(text, "decode the answer of GET /products/31") {
+		t.Errorf("the log has %q", text)
 	}
 }

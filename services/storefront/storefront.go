@@ -4,6 +4,7 @@ import (
 	"embed"
 	"fmt"
 	"html/template"
+	"log/slog"
 	"net/http"
 	"strings"
 )
@@ -92,15 +93,19 @@ func Patterns() []string {
 	return out
 }
 
-// Handler serves the pages; api is where /api/v1 is answered.
-func (s *Shop) Handler(api http.Handler) http.Handler {
+// Handler serves the pages; api is where /api/v1 is answered. What it doesn't
+// tell people goes to the log (nil: nowhere).
+func (s *Shop) Handler(api http.Handler, log *slog.Logger) http.Handler {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
 	mux := http.NewServeMux()
 	for _, r := range routes() {
-		mux.Handle(r.pattern, s.serve(api, r))
+		mux.Handle(r.pattern, s.serve(api, log, r))
 	}
 	mux.HandleFunc("GET /assets/{version}/{name}", s.serveAsset)
 	mux.HandleFunc("GET /pictures/{category}/{name}", servePicture)
-	mux.Handle("/", s.serve(api, route{do: func(*visit) error { return errNotFound }}))
+	mux.Handle("/", s.serve(api, log, route{do: func(*visit) error { return errNotFound }}))
 	return mux
 }
 
@@ -117,9 +122,10 @@ func setHeaders(h http.Header) {
 }
 
 // serve is what is around every page.
-func (s *Shop) serve(api http.Handler, rt route) http.Handler {
+func (s *Shop) serve(api http.Handler, log *slog.Logger, rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v := s.newVisit(api, w, r)
+		v.log = log
 		setHeaders(w.Header())
 		w.Header().Set("Vary", "Accept-Language, Cookie")
 		w.Header().Set("Cache-Control", "private, no-cache")

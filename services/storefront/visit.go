@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 type visit struct {
 	*client
 	shop  *Shop
+	log   *slog.Logger
 	w     http.ResponseWriter
 	r     *http.Request
 	lang  string
