@@ -26,7 +26,7 @@ type FollowerOptions struct {
 	Zone, Sink string
 	Connect    func() (*nats.Conn, error) // to the zone's NATS; called once
 	Position   Position                   // as stored
-	Gather     time.Duration              // how long changes may wait for more, 0 = 20 ms
+	Gather     time.Duration              // how long changes may wait for more, 0 = 20 ms; no longer than Hold
 	Hold       time.Duration              // how long heartbeats alone may wait to be stored, 0 = 12 s
 
 	// Apply stores changes and the position in one commit. It is called once at a

@@ -317,10 +317,23 @@ func (r *Relay) find(sink string) (*session, *target) {
 	return s, nil
 }
 
+// soon is find, for a sink that asks: a session tells its streams of a loss before
+// it can be found, so one who asks at once is early.
+func (r *Relay) soon(ctx context.Context, sink string) *target {
+	for end := time.Now().Add(answerLimit / 2); ; {
+		if _, t := r.find(sink); t != nil || time.Now().After(end) {
+			return t
+		}
+		if sleep(ctx, 10*time.Millisecond); ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
 // askedCopy stores a sink's wish for a copy.
 func (r *Relay) askedCopy(ctx context.Context, sink string, m *nats.Msg) {
 	var a ask
-	_, t := r.find(sink)
+	t := r.soon(ctx, sink)
 	if t == nil || json.Unmarshal(m.Data, &a) != nil || a.ID == "" {
 		return // nobody of ours, or not yet: it asks again
 	}

@@ -242,7 +242,7 @@ func (b *batch) enter(ctx context.Context) error {
 		}
 	}
 	slices.Sort(all)
-	rows, err := b.conn.Query(ctx, entering+"($1, $2) GROUP BY 2, 3, 4, 5, 6, 7, 8, 9, 10", all, exclusive)
+	rows, err := b.conn.Query(ctx, entering("$1, $2"), all, exclusive)
 	if err != nil {
 		return err
 	}
@@ -251,8 +251,10 @@ func (b *batch) enter(ctx context.Context) error {
 }
 
 // entering takes locks and tells what this cell is to the slots: thousands, nearly
-// all alike.
-const entering = "SELECT array_agg(slot), role, epoch, owner, source, copied_epoch, state, copy, covered, fresh FROM cell.enter_applier"
+// all alike. The function's arguments are shared and exclusive slots.
+func entering(slots string) string {
+	return "SELECT array_agg(slot), role, epoch, owner, source, copied_epoch, state, copy, covered, fresh FROM cell.enter_applier(" + slots + ") GROUP BY 2, 3, 4, 5, 6, 7, 8, 9, 10"
+}
 
 func (b *batch) readStates(rows pgx.Rows) error {
 	var slots []int32

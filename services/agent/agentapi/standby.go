@@ -53,8 +53,8 @@ func (s StandbySource) Has(slot routing.Slot, epoch routing.Epoch) bool {
 	return found && s.InSyncSlots[i][2] == int64(epoch)
 }
 
-// StandbyLately is Standby as it was some seconds ago at most: it costs the agent
-// nothing, and is to be shown, not to be decided by.
+// StandbyLately is Standby with slots as they were some seconds ago at most: it costs
+// the agent one small read, and is to be shown, not to be decided by.
 func (c *Client) StandbyLately(ctx context.Context) (Standbys, error) {
 	var out Standbys
 	return out, c.json(ctx, http.MethodGet, "/standby?lately=1", nil, &out)
