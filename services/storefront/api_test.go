@@ -165,6 +165,7 @@ type browser struct {
 	http *http.Client
 	url  string
 	api  *fakeAPI
+	shop *Shop
 }
 
 func visitShop(t *testing.T) *browser {
@@ -176,7 +177,7 @@ func visitShop(t *testing.T) *browser {
 	api := &fakeAPI{t: t, answers: usual()}
 	s := httptest.NewTLSServer(shop.Handler(api, nil))
 	t.Cleanup(s.Close)
-	b := &browser{t: t, http: s.Client(), url: s.URL, api: api}
+	b := &browser{t: t, http: s.Client(), url: s.URL, api: api, shop: shop}
 	b.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	if b.http.Jar, err = cookiejar.New(nil); err != nil {
 		t.Fatal(err)

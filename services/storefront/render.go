@@ -90,7 +90,7 @@ func (v *visit) show(p *page) error { return v.write(http.StatusOK, p) }
 
 func (v *visit) write(status int, p *page) error {
 	p.Users, p.Cell, p.Slot = v.token != "", v.shop.cell, v.slot()
-	p.Seen = v.served()
+	p.Seen, v.waits = v.served(), p.Wait
 	t, ok := v.shop.pages[p.Name]
 	if !ok {
 		return fmt.Errorf("no template %s", p.Name)

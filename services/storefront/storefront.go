@@ -7,23 +7,28 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync/atomic"
+	"time"
 )
 
 //go:embed templates assets words
 var files embed.FS
 
-// Shop has what all pages share. It doesn't change once it is made.
+// Shop has what all pages share. But for the count it doesn't change once it is made.
 type Shop struct {
 	cell   string
 	pages  map[string]*template.Template
 	words  map[string]words
 	assets map[string]asset
 	cross  *http.CrossOriginProtection
+
+	streams atomic.Int64  // that are open
+	each    time.Duration // between two looks of a stream
 }
 
 // New reads the templates, words and files for the gateway of a cell.
 func New(cell string) (*Shop, error) {
-	s := &Shop{cell: cell, cross: http.NewCrossOriginProtection()}
+	s := &Shop{cell: cell, cross: http.NewCrossOriginProtection(), each: streamEach}
 	var err error
 	if s.words, err = readWords(); err != nil {
 		return nil, err
@@ -147,6 +152,9 @@ func (v *visit) run(rt route) error {
 	}
 	if rt.users && v.token == "" {
 		return errNoSession
+	}
+	if v.wantsStream() {
+		return v.stream(rt)
 	}
 	return rt.do(v)
 }

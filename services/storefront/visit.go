@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,6 +24,7 @@ type visit struct {
 	r     *http.Request
 	lang  string
 	guest []guestItem
+	waits bool // the page that was written waits
 }
 
 func (s *Shop) newVisit(api http.Handler, w http.ResponseWriter, r *http.Request) *visit {
@@ -33,6 +35,10 @@ func (s *Shop) newVisit(api http.Handler, w http.ResponseWriter, r *http.Request
 	v.token = cookieValue(r, cookieSession)
 	v.guest = readGuest(cookieValue(r, cookieCart))
 	asked := r.URL.Query().Get("lang")
+	if live := r.URL.Query().Get("live"); slices.Contains(languages, live) { // of the page that is kept new
+		v.lang = live
+		return v
+	}
 	v.lang = s.language(asked, cookieValue(r, cookieLang), r.Header.Get("Accept-Language"))
 	if asked == v.lang {
 		setCookie(w, cookieLang, v.lang, 365*24*time.Hour)
@@ -130,13 +136,15 @@ func (v *visit) here() string {
 	if v.r.Method != http.MethodGet && v.r.Method != http.MethodHead {
 		return v.r.URL.EscapedPath()
 	}
-	return without(v.r.URL, "lang")
+	return without(v.r.URL, "lang", "live")
 }
 
-// without gives a URL's path and query less one field.
-func without(u *url.URL, name string) string {
+// without gives a URL's path and query less some fields.
+func without(u *url.URL, names ...string) string {
 	q := u.Query()
-	q.Del(name)
+	for _, name := range names {
+		q.Del(name)
+	}
 	if len(q) == 0 {
 		return u.EscapedPath()
 	}

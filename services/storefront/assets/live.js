@@ -1,21 +1,43 @@
-// Asks for a waiting page again until it has come to its end. Only what waits is
-// changed, so that focus and scrolling stay; a hidden tab asks nothing. When the
-// page can't be had it says so, and asks less and less often.
+// Keeps a waiting page new until it has come to its end. A stream says when it has
+// changed; without one it's asked for again and again. Only what waits is changed,
+// so that focus and scrolling stay, and its language stays too. A hidden tab has no
+// stream and asks nothing. When the page can't be had it says so, and asks less and
+// less often.
 const longest = 30000;
 
 let content = document.getElementById("content");
 const live = document.getElementById("live");
-let pause = Number(content.dataset.wait);
+const here = new URL(location.href);
+here.searchParams.set("live", document.documentElement.lang);
+const first = Number(content.dataset.wait);
+let pause = first;
 let timer = 0;
+let stream = null;
 
 function plan(ms) {
   clearTimeout(timer);
   timer = document.hidden ? 0 : setTimeout(ask, ms);
 }
 
+// listen has one stream per tab; while it's open nothing is planned.
+function listen() {
+  stream?.close();
+  stream = new EventSource(here);
+  stream.onopen = () => clearTimeout(timer);
+  stream.addEventListener("changed", ask);
+  stream.onerror = () => plan(pause);
+}
+
+function rest() {
+  clearTimeout(timer);
+  stream?.close();
+  stream = null;
+}
+
 async function ask() {
+  clearTimeout(timer);
   try {
-    const answer = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store" });
+    const answer = await fetch(here, { headers: { Accept: "text/html" }, cache: "no-store" });
     if (answer.redirected) {
       location.reload(); // the session is over
       return;
@@ -34,18 +56,20 @@ function show(next) {
   if (!next) throw new Error("no content");
   const said = content.querySelector("[data-say]")?.textContent;
   const news = next.querySelector("[data-say]")?.textContent;
-  if (next.innerHTML !== content.innerHTML && !content.contains(document.activeElement)) {
-    content.replaceWith(next);
+  const waits = next.dataset.wait;
+  if (next.innerHTML !== content.innerHTML && !(waits && content.contains(document.activeElement))) {
+    content.replaceWith(next); // the end is worth more than the focus
     content = next;
   }
   live.textContent = news !== said ? news ?? "" : "";
-  if (!next.dataset.wait) {
-    if (content !== next) location.reload(); // the focus was in it: the end is worth more
+  if (!waits) {
+    rest();
     return;
   }
-  pause = Number(next.dataset.wait);
-  plan(pause);
+  pause = first;
+  if (stream?.readyState !== EventSource.OPEN) plan(pause);
 }
 
-document.addEventListener("visibilitychange", () => plan(0));
+document.addEventListener("visibilitychange", () => (document.hidden ? rest() : listen()));
+if (!document.hidden) listen();
 plan(pause);
