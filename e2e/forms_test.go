@@ -123,7 +123,7 @@ func (b *browser) says(path, words string) string {
 // and pays a friend in a third; sent twice, each form has one effect. While the
 // friend's cell is unplugged, the friend is told so elsewhere, and money on its way
 // waits; others notice nothing.
-func TestShopInTheBrowser(t *testing.T) {
+func TestShopWithForms(t *testing.T) {
 	seller, friend := register(t, "c2"), register(t, "c3")
 	sku := seller.sell(t, 1250, 50)
 	var product string
@@ -140,7 +140,7 @@ func TestShopInTheBrowser(t *testing.T) {
 		t.Errorf("a guest's cart:\n%s", b.see("/cart"))
 	}
 	phone := freshPhone()
-	who := map[string]string{"name": "In the browser", "phone": phone, "password": password}
+	who := map[string]string{"name": "At the forms", "phone": phone, "password": password}
 	next := b.submit(b.see("/register?next=%2Fcheckout"), "/register", who)
 	if strings.HasPrefix(next, "/register/") { // the phone's home took its time
 		b.says(next, "account is there")
