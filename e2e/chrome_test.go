@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -242,14 +243,16 @@ func (b *tab) now(words ...string) {
 	}
 }
 
+var unnamed = regexp.MustCompile(`[^a-zA-Z]+`)
+
 // shoot keeps a picture of the page.
 func (b *tab) shoot(name string) {
 	b.t.Helper()
 	ctx, cancel := b.limited()
 	defer cancel()
-	picture, err := chromedp.Run(ctx, chromedp.FullScreenshot(60))
+	picture, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
 	if err == nil {
-		err = os.WriteFile(filepath.Join(b.shots, strings.ReplaceAll(name, "/", "-")+".jpg"), picture, 0o644)
+		err = os.WriteFile(filepath.Join(b.shots, strings.Trim(unnamed.ReplaceAllString(name, "-"), "-")+".png"), picture, 0o644)
 	}
 	if err != nil {
 		b.t.Errorf("a picture of %s: %v", name, err)

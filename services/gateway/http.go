@@ -47,6 +47,7 @@ func rules() []rule {
 
 		{"GET", "/products", svcCatalog, ofCell, anyone, "", "seller"},
 		{"GET", "/products/:id", svcCatalog, ofCell, anyone, "id", ""},
+		{"GET", "/products/:id/stock", svcInventory, ofThing, anyone, "id", ""},
 		{"GET", "/categories", svcCatalog, ofCell, anyone, "", ""},
 		{"POST", "/products", svcWriter, ofUser, sellers, "", ""},
 		{"PATCH", "/products/:id", svcWriter, ofUser, sellers, "id", ""},

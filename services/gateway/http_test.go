@@ -325,7 +325,6 @@ func TestHomePage(t *testing.T) {
 			t.Errorf("page with %s has no %s", content, want)
 		}
 	}
-	get("/page.css")
 	if body := get("/api/openapi.yaml").Body.String(); !strings.HasPrefix(body, "openapi: 3.1") {
 		t.Errorf("document %.40q", body)
 	}

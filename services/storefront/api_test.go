@@ -56,12 +56,13 @@ func usual() map[string]answer {
 	cart := `{"items":[{"sku":"32","quantity":2,"available":true,"product_id":"31","seller_id":"9","title":"Oolong, 250 g","price":{"amount":1250,"currency":"CNY"}}],"total":{"amount":2500,"currency":"CNY"}}`
 	transfer := transferJSON("FROZEN")
 	session := fmt.Sprintf(`{"token":%q,"expires_at":%q,"user":%s}`, aToken, time.Now().Add(10*time.Minute).UTC().Format(time.RFC3339), user)
-	lag := `,"total_approx":1,"lag":{"c1":{"ms":12,"age_ms":3,"state":"live"}}}`
+	lag := `,"total_approx":1,"categories":[{"category":"food","count":7}],"lag":{"c1":{"ms":12,"age_ms":3,"state":"live"}}}`
 	ok := func(body string) answer { return answer{status: 200, body: body} }
 	return map[string]answer{
 		"GET /api/v1/categories":                    ok(items(`{"id":"food","name":"Food and drink","position":1}`)),
 		"GET /api/v1/products":                      ok(items(product)),
 		"GET /api/v1/products/31":                   ok(product),
+		"GET /api/v1/products/31/stock":             ok(`{"items":[{"sku":"32","level":"few","left":3},{"sku":"33","level":"out"}],"as_of":"` + at + `"}`),
 		"GET /api/v1/search":                        ok(strings.TrimSuffix(items(found), "}") + lag),
 		"POST /api/v1/sessions":                     {status: 201, body: session},
 		"POST /api/v1/users":                        {status: 201, body: session},
@@ -170,7 +171,7 @@ type browser struct {
 
 func visitShop(t *testing.T) *browser {
 	t.Helper()
-	shop, err := New("c1")
+	shop, err := New("c1", func() []Login { return []Login{{Name: "Ann", Phone: "+1", Password: "p<1", Cell: "c1"}} })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -25,7 +27,8 @@ type shelf struct {
 	Sorts      []string
 	Min, Max   string
 	Total      int64
-	Counted    bool // Total says something
+	Counted    bool             // Total says something
+	Counts     map[string]int64 // by category, when search has counted
 	Lag        string
 	SearchAway bool
 	ListAway   bool // the products themselves
@@ -179,7 +182,10 @@ func (v *visit) search() error {
 		v.w.Header().Set("Retry-After", "2")
 		return v.write(http.StatusServiceUnavailable, v.page("search", "search.title", s))
 	}
-	s.Products, s.Total, s.Counted, s.Lag = f.Items, f.Total, true, f.age()
+	s.Products, s.Total, s.Counted, s.Lag, s.Counts = f.Items, f.Total, true, f.age(), map[string]int64{}
+	for _, c := range f.Categories {
+		s.Counts[c.ID] = c.Count
+	}
 	if f.Next != "" {
 		next := v.r.URL.Query()
 		next.Del("lang")
@@ -207,8 +213,39 @@ func (f found) age() string {
 // goods is a product's page.
 type goods struct {
 	product
-	Chosen   string // SKU
+	Stock    map[string]*left // by SKU; one that isn't there isn't known
+	Chosen   string           // SKU
 	Quantity string
+}
+
+// left is about how much there is of a SKU.
+type left struct {
+	Level string
+	Left  int64
+}
+
+// glanceTime is how long a page waits for what it can do without: the seller's cell
+// may be away.
+const glanceTime = 300 * time.Millisecond
+
+// stock asks the seller's cell; what it doesn't say in time isn't known.
+func (v *visit) stock(p product) map[string]*left {
+	if !p.Active || len(p.SKUs) == 0 {
+		return nil
+	}
+	var skus []string
+	for _, s := range p.SKUs {
+		skus = append(skus, s.ID)
+	}
+	var answer shelfStock
+	if v.briefly(glanceTime, "/products/"+segment(p.ID)+"/stock", url.Values{"skus": {strings.Join(skus, ",")}}, &answer) != nil {
+		return nil
+	}
+	out := map[string]*left{}
+	for _, s := range answer.Items {
+		out[s.SKU] = &left{s.Level, s.Left}
+	}
+	return out
 }
 
 func (v *visit) product() error {
@@ -224,8 +261,11 @@ func (v *visit) productPage(id string) (*page, error) {
 	if err := v.look("/products/"+segment(id), nil, &g.product); err != nil {
 		return nil, err
 	}
-	if len(g.SKUs) > 0 {
-		g.Chosen = g.SKUs[0].ID
+	g.Stock = v.stock(g.product)
+	for _, s := range slices.Backward(g.SKUs) { // the first that there is
+		if at := g.Stock[s.ID]; at == nil || at.Level != "out" {
+			g.Chosen = s.ID
+		}
 	}
 	if sku := v.form("sku"); sku != "" {
 		g.Chosen, g.Quantity = sku, v.form("quantity")
@@ -234,3 +274,6 @@ func (v *visit) productPage(id string) (*page, error) {
 	p.Title = g.Title
 	return p, nil
 }
+
+// demo shows the demo's accounts and where the API is.
+func (v *visit) demo() error { return v.show(v.page("demo", "layout.demo", v.shop.demo())) }

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"time"
 
 	"example.com/cellmart/platform/cellkit/call"
 	"example.com/cellmart/platform/cellkit/errs"
@@ -63,6 +64,15 @@ func (c *client) get(path string, query url.Values, out any) error {
 func (c *client) look(path string, query url.Values, out any) error {
 	_, err := c.do(ask{method: http.MethodGet, path: path, query: query}, out)
 	return err
+}
+
+// briefly reads what everyone may see and a page can do without. Who answers says
+// nothing about the page.
+func (c *client) briefly(limit time.Duration, path string, query url.Values, out any) error {
+	ctx, cancel := context.WithTimeout(c.ctx, limit)
+	defer cancel()
+	aside := &client{api: c.api, ctx: ctx, requestID: c.requestID, region: c.region}
+	return aside.look(path, query, out)
 }
 
 // do sends the request and reads a 2xx answer into out (nil: not wanted). Any

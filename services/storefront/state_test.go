@@ -43,6 +43,8 @@ func TestDesignedStates(t *testing.T) {
 		{"a product that isn't there", nil, true, "/products/404", 404, "no such page", "没有这个页面"},
 		{"a page that isn't there", nil, true, "/nowhere/at/all", 404, "no such page", "没有这个页面"},
 		{"a product that isn't sold any more", map[string]answer{"GET /api/v1/products/31": ok(`{"id":"31","seller_id":"9","title":"Old","description":"","category":"food","active":false,"skus":[{"id":"32","title":"","price":1,"currency":"CNY"}],"version":1,"created_at":"` + at + `","updated_at":"` + at + `"}`)}, true, "/products/31", 200, "not for sale", "已下架"},
+		{"a product whose seller's cell is away", map[string]answer{"GET /api/v1/products/31/stock": unreachable}, true, "/products/31", 200, "stock not known", "暂时不知道库存"},
+		{"a product that is sold out", nil, true, "/products/31", 200, "sold out", "已售完"},
 		{"an empty cart", map[string]answer{"GET /api/v1/cart": ok(empty)}, false, "/cart", 200, "Your cart is empty", "购物车是空的"},
 		{"a cart with something gone", map[string]answer{"GET /api/v1/cart": ok(items(`{"sku":"32","quantity":1,"available":false}`))}, false, "/cart", 200, "can&#39;t be ordered as it is", "目前无法下单"},
 		{"an empty checkout, back after the order", map[string]answer{"GET /api/v1/cart": ok(empty)}, false, "/checkout", 200, "Your cart is empty", "购物车是空的"},
@@ -272,7 +274,7 @@ func TestAnAPIThatBreaksOff(t *testing.T) {
 // What people aren't told is in the log, with the request id that they are told.
 func TestWhatIsNotToldIsLogged(t *testing.T) {
 	t.Parallel()
-	shop, err := New("c1")
+	shop, err := New("c1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ var files embed.FS
 // Shop has what all pages share. But for the count it doesn't change once it is made.
 type Shop struct {
 	cell   string
+	demo   func() []Login
 	pages  map[string]*template.Template
 	words  map[string]words
 	assets map[string]asset
@@ -26,9 +27,19 @@ type Shop struct {
 	each    time.Duration // between two looks of a stream
 }
 
-// New reads the templates, words and files for the gateway of a cell.
-func New(cell string) (*Shop, error) {
-	s := &Shop{cell: cell, cross: http.NewCrossOriginProtection(), each: streamEach}
+// Login is one of the demo's accounts, as the seed writes them.
+type Login struct {
+	Name     string `json:"name"`
+	Phone    string `json:"phone"`
+	Password string `json:"password"`
+	Role     string `json:"role"`
+	Cell     string `json:"cell"`
+}
+
+// New reads the templates, words and files for the gateway of a cell. demo gives the
+// demo's accounts that there are by now.
+func New(cell string, demo func() []Login) (*Shop, error) {
+	s := &Shop{cell: cell, demo: demo, cross: http.NewCrossOriginProtection(), each: streamEach}
 	var err error
 	if s.words, err = readWords(); err != nil {
 		return nil, err
@@ -55,6 +66,7 @@ func routes() []route {
 		{"GET /categories/{category}", (*visit).category, false},
 		{"GET /search", (*visit).search, false},
 		{"GET /products/{id}", (*visit).product, false},
+		{"GET /demo", (*visit).demo, false},
 
 		{"GET /cart", (*visit).cart, false},
 		{"POST /cart/items", (*visit).putItem, false},

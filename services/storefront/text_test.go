@@ -23,6 +23,7 @@ var sets = map[string][]string{
 	"kind":          {"transfer", "order", "refund"},
 	"side":          {"payer", "payee"},
 	"step":          {"freeze", "settle", "reverse", "credit", "deposit", "withdraw", "unfreeze"},
+	"stock":         {"out", "few", "plenty", "unknown"},
 	"category":      {"electronics", "home", "fashion", "beauty", "sports", "toys", "books", "food", "title"},
 	"event": {"hold_reserved", "hold_refused", "hold_confirmed", "hold_ended", "hold_released", "money_declined",
 		"PENDING", "RESERVED", "PAID", "SHIPPED", "COMPLETED", "CANCELLED", "REFUNDED"},
@@ -120,7 +121,7 @@ func TestWordsAreThoseThatAreUsed(t *testing.T) {
 
 func TestLanguageIsChosen(t *testing.T) {
 	t.Parallel()
-	s, err := New("c1")
+	s, err := New("c1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

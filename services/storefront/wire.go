@@ -35,8 +35,21 @@ type product struct {
 	SKUs        []variant `json:"skus"`
 }
 
+// shelfStock says about how much is left of a product's SKUs.
+type shelfStock struct {
+	Items []struct {
+		SKU   string `json:"sku"`
+		Level string `json:"level"`
+		Left  int64  `json:"left"`
+	} `json:"items"`
+}
+
 type found struct {
 	list[hit]
+	Categories []struct {
+		ID    string `json:"category"`
+		Count int64  `json:"count"`
+	} `json:"categories"`
 	Total int64          `json:"total_approx"`
 	Lag   map[string]lag `json:"lag"`
 }
