@@ -250,9 +250,9 @@ func (b *tab) shoot(name string) {
 	b.t.Helper()
 	ctx, cancel := b.limited()
 	defer cancel()
-	picture, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
+	picture, err := chromedp.Run(ctx, chromedp.FullScreenshot(60))
 	if err == nil {
-		err = os.WriteFile(filepath.Join(b.shots, strings.Trim(unnamed.ReplaceAllString(name, "-"), "-")+".png"), picture, 0o644)
+		err = os.WriteFile(filepath.Join(b.shots, strings.Trim(unnamed.ReplaceAllString(name, "-"), "-")+".jpg"), picture, 0o644)
 	}
 	if err != nil {
 		b.t.Errorf("a picture of %s: %v", name, err)

@@ -15,10 +15,11 @@
 // Every path works without JavaScript. What changes something is a form: POST with
 // a hidden idempotency key, then 303 to the thing's own URL, so that going back,
 // reloading and a double click do nothing twice. No GET changes anything but the
-// language. A page that waits (a pending order, transfer, registration) is asked
-// for again every 2 s: by live.js, which changes only the part that waits and
-// rests while the tab is hidden, else by a refresh of the whole page. There is no
-// stream: the edge holds each answer until it is whole, to throw half of one away.
+// language. A page that waits (a pending order, transfer, registration) is kept new
+// by live.js, which changes only the part that waits and rests while the tab is
+// hidden. One stream per tab says when it has changed (live.go): it ends with the
+// request's time, and the browser opens the next one. Where there is none the page is
+// asked for every 2 s; without JavaScript the whole page refreshes.
 //
 //	cookie          what                           life
 //	__Host-session  the API's token                the token's 10 minutes
@@ -39,6 +40,7 @@
 //	nobody logged in, session over         303 to the login, and back after it
 //	not there, or somebody else's          404, the same words for both
 //	home cell unreachable                  503 that names the cell; the shop goes on
+//	seller's cell away, or slow            the product is there, its stock isn't known
 //	search away                            says so; a category is shown newest first
 //	one part of a page fails               says so in its place, the rest is there
 //	answered from a standby (X-Stale)      a banner: may be old, can't be changed
