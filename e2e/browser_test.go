@@ -46,6 +46,7 @@ func TestShopInTheBrowser(t *testing.T) {
 		{"transfers", transfersInTheBrowser},
 		{"own cell unplugged", ownCellUnplugged},
 		{"without JavaScript", withoutJavaScript},
+		{"logins", logins},
 		{"every page", everyPage},
 	} {
 		start := time.Now()
@@ -113,7 +114,7 @@ func oneAfterTheOther(t *testing.T, s *stand) {
 	b.now("CNY 475.00")
 	b.open("/account")
 	b.now(s.me.phone)
-	b.press("form[action='/logout'] button")
+	b.press("header form[action='/logout'] button")
 	for range 2 {
 		b.back()
 		if text := b.text(); strings.Contains(text, "475.00") || strings.Contains(text, s.me.phone) {
@@ -234,6 +235,28 @@ func withoutJavaScript(t *testing.T, s *stand) {
 	b.sound()
 }
 
+// A session that has run out goes on by itself; logged out everywhere, the other
+// browser is out too, for good.
+func logins(t *testing.T, s *stand) {
+	here, there := s.tab(t), s.tab(t)
+	here.logIn(s.here)
+	there.logIn(s.here)
+	here.forget("__Host-session") // as after its ten minutes
+	here.open("/account")
+	here.now(s.here.phone)
+	here.press("main form[action='/logout'] button")
+	eventually(t, glance, "the other browser is out", func() (bool, string) {
+		there.open("/account")
+		return strings.HasPrefix(there.path(), "/login?"), there.path()
+	})
+	here.open("/account")
+	if !strings.HasPrefix(here.path(), "/login?") {
+		here.fail("this browser is still in")
+	}
+	here.sound()
+	there.sound()
+}
+
 // Every page, in both languages and colour schemes, has no barrier that axe knows and
 // nothing that the policy forbids; a picture of each is kept,
 // the English in the light, the Chinese in the dark.
@@ -266,7 +289,7 @@ func everyPage(t *testing.T, s *stand) {
 	b.scheme("light")
 	for n, lang := range []string{"en", "zh-Hans"} {
 		if n > 0 {
-			b.press("form[action='/logout'] button")
+			b.press("header form[action='/logout'] button")
 			b.open("/products/" + s.product)
 			b.press("form[action='/cart/items'] button")
 		}

@@ -278,6 +278,12 @@ func (b *tab) scripts(on bool) {
 	set(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: !on})
 }
 
+// forget drops a cookie, as the browser does at its end.
+func (b *tab) forget(name string) {
+	b.t.Helper()
+	set(b, network.DeleteCookies, network.DeleteCookiesParams{Name: name, URL: b.base})
+}
+
 // logIn does it by the form.
 func (b *tab) logIn(u *shopper) {
 	b.t.Helper()

@@ -17,6 +17,7 @@ import (
 	"example.com/cellmart/platform/cellkit/relay"
 	"example.com/cellmart/platform/cellkit/web"
 	"example.com/cellmart/platform/routing"
+	"example.com/cellmart/services/user/userapi"
 )
 
 const prefix = "/api/v1"
@@ -27,6 +28,9 @@ func rules() []rule {
 		{"POST", "/users", svcUser, ofNew, anyone, "", ""},
 		{"GET", "/operations/:id", svcUser, ofID, anyone, "id", ""},
 		{"POST", "/sessions", svcUser, ofPhone, anyone, "", ""},
+		{"DELETE", "/sessions", svcUser, ofUser, users, "", ""},
+		{"POST", "/sessions/refresh", svcUser, ofRefresh, anyone, "", ""},
+		{"POST", "/sessions/end", svcUser, ofRefresh, anyone, "", ""},
 		{"GET", "/me", svcUser, ofUser, users, "", ""},
 		{"PATCH", "/me", svcUser, ofUser, users, "", ""},
 		{"DELETE", "/me", svcUser, ofUser, users, "", ""},
@@ -109,6 +113,9 @@ func (g *Gateway) handler(r rule, peers bool) echo.HandlerFunc {
 		}
 		j.authorization = c.Request().Header.Get("Authorization")
 		who, err := r.authenticate(g.verify, g.table.Load(), j.authorization, g.wall())
+		if err == nil && g.denied.covers(who) {
+			err = userapi.ErrTokenExpired
+		}
 		if err != nil {
 			if errs.IsKind(err, errs.Unauthenticated) {
 				c.Response().Header().Set("WWW-Authenticate", `Bearer realm="cellmart"`)
@@ -173,6 +180,12 @@ func (g *Gateway) subject(ctx context.Context, j *job, found id.ID, body []byte)
 	case ofUser:
 		j.who = j.user
 		return nil
+	case ofRefresh:
+		var ok bool
+		if j.who, ok = refreshIn(body); !ok {
+			return userapi.ErrToken
+		}
+		return nil
 	case ofID:
 		j.who = found
 		return nil
@@ -221,6 +234,15 @@ func groupIn(body []byte) string {
 		return ""
 	}
 	return routing.CanonicalGroup(in.Group)
+}
+
+// refreshIn reads whose refresh token it is.
+func refreshIn(body []byte) (id.ID, bool) {
+	var in userapi.RefreshRequest
+	if json.Unmarshal(body, &in) != nil {
+		return 0, false
+	}
+	return userapi.RefreshUser(in.RefreshToken)
 }
 
 // phoneIn reads the phone of a login. What isn't one is empty: the user service

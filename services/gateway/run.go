@@ -137,6 +137,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		agent := &agentapi.Client{BaseURL: c.route.AgentURL}
 		group.Go(func() error { counted.run(ctx, agent.Report); return nil })
 	}
+	group.Go(func() error { g.follow(ctx); return nil })
 	for _, s := range g.local {
 		group.Go(func() error { s.run(ctx); return nil })
 	}
@@ -166,8 +167,8 @@ func build(c config, tables *routing.Holder, follower *route.Follower, m *obs.Me
 	up := m.Gauge("cellmart_gateway_cell_up", "1 while the other cell's gateway answers health calls.", "target")
 	g := &Gateway{
 		cell: c.cell, table: tables, refresh: follower.Refresh, now: time.Now, wall: time.Now, numbers: numberReader(),
-		verify: userapi.Verify,
-		local:  map[string]*service{},
+		verify: userapi.Verify, denied: &denied{},
+		local: map[string]*service{},
 		peers: newPeers(c.cell, dial, log, func(zone string, answers bool) {
 			up.WithLabelValues(zone).Set(map[bool]float64{true: 1}[answers])
 		}),

@@ -49,9 +49,21 @@ func (v *visit) login() error {
 	return v.see(v.next())
 }
 
-// logout takes the session back in this browser. The token itself runs out within
-// 10 minutes.
+// logout ends this browser's login, or all logins of the user. What can't be told to
+// the home now ends here all the same: with the browser's cookies, and the token
+// within 10 minutes. Only "everywhere" must be told.
 func (v *visit) logout() error {
+	if v.form("everywhere") != "" && v.token != "" {
+		if _, err := v.do(ask{method: http.MethodDelete, path: "/sessions", own: true}, nil); err != nil {
+			return v.refused(err, "", v.accountPage)
+		}
+	} else if token := cookieValue(v.r, cookieRefresh); token != "" {
+		in := map[string]string{"refresh_token": token}
+		if _, err := v.do(ask{method: http.MethodPost, path: "/sessions/end", in: in}, nil); err != nil {
+			v.noted(err)
+		}
+	}
+	setCookie(v.w, cookieRefresh, "", 0)
 	setCookie(v.w, cookieSession, "", 0)
 	setCookie(v.w, cookieCart, "", 0)
 	v.w.Header().Set("Cache-Control", "no-store")

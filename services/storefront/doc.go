@@ -23,6 +23,7 @@
 //
 //	cookie          what                           life
 //	__Host-session  the API's token                the token's 10 minutes
+//	__Host-refresh  what the next token is for     30 days after it was last used
 //	__Host-cart     a guest's cart, 20 SKUs        30 days, until the login merges it
 //	__Host-lang     en, zh-Hans                    a year
 //
@@ -37,7 +38,8 @@
 // a session are never stored.
 //
 //	what goes wrong                        the page
-//	nobody logged in, session over         303 to the login, and back after it
+//	session over                           goes on by the refresh token
+//	nobody logged in, that one over too    303 to the login, and back after it
 //	not there, or somebody else's          404, the same words for both
 //	home cell unreachable                  503 that names the cell; the shop goes on
 //	seller's cell away, or slow            the product is there, its stock isn't known

@@ -157,6 +157,11 @@ func (v *visit) failPage(status int, name, title string, t *trouble) {
 // the page that it was on.
 func (v *visit) toLogin(over bool) {
 	next := v.here()
+	if over && cookieValue(v.r, cookieRefresh) != "" && v.r.Method == http.MethodGet && cookieValue(v.r, cookieSession) != "" {
+		setCookie(v.w, cookieSession, "", 0) // it may go on by the refresh token
+		_ = v.see(next)
+		return
+	}
 	if v.r.Method != http.MethodGet && v.r.Method != http.MethodHead {
 		next = "/"
 		if u, err := url.Parse(v.r.Referer()); err == nil && u.Path != "" {

@@ -162,7 +162,11 @@ func (v *visit) run(rt route) error {
 	if err := v.r.ParseForm(); err != nil {
 		return fmt.Errorf("%w: %w", errForm, err)
 	}
-	if rt.users && v.token == "" {
+	v.goOn()
+	switch {
+	case rt.users && v.lapsed != nil:
+		return v.lapsed
+	case rt.users && v.token == "":
 		return errNoSession
 	}
 	if v.wantsStream() {

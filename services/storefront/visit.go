@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"example.com/cellmart/platform/cellkit/call"
+	"example.com/cellmart/platform/cellkit/errs"
 )
 
 // visit is one request of a browser.
@@ -25,6 +26,8 @@ type visit struct {
 	lang  string
 	guest []guestItem
 	waits bool // the page that was written waits
+
+	lapsed error // why the session couldn't go on, though it should
 }
 
 func (s *Shop) newVisit(api http.Handler, w http.ResponseWriter, r *http.Request) *visit {
@@ -50,6 +53,7 @@ func (s *Shop) newVisit(api http.Handler, w http.ResponseWriter, r *http.Request
 // to secure connections.
 const (
 	cookieSession = "__Host-session"
+	cookieRefresh = "__Host-refresh"
 	cookieCart    = "__Host-cart"
 	cookieLang    = "__Host-lang"
 )
@@ -91,12 +95,44 @@ func (v *visit) slot() string {
 	return strconv.Itoa(*claims.Slot)
 }
 
-// logIn keeps the session and brings the guest's cart along.
-func (v *visit) logIn(s session) {
+// refreshLife is how long somebody stays logged in without coming back.
+const refreshLife = 30 * 24 * time.Hour
+
+// keep has the browser keep a session.
+func (v *visit) keep(s session) {
 	v.token = s.Token
 	setCookie(v.w, cookieSession, s.Token, time.Until(s.ExpiresAt))
+	if s.Refresh != "" {
+		setCookie(v.w, cookieRefresh, s.Refresh, refreshLife)
+	}
 	v.w.Header().Set("Cache-Control", "no-store")
+}
+
+// logIn keeps the session and brings the guest's cart along.
+func (v *visit) logIn(s session) {
+	v.keep(s)
 	v.mergeCart()
+}
+
+// goOn exchanges the refresh token of a browser whose session has run out. Refused
+// for good it's thrown away, and the visitor is nobody; while the home is away it's
+// kept, and pages of theirs say so.
+func (v *visit) goOn() {
+	token := cookieValue(v.r, cookieRefresh)
+	if v.token != "" || token == "" {
+		return
+	}
+	v.w.Header().Set("Cache-Control", "no-store")
+	var s session
+	_, err := v.do(ask{method: http.MethodPost, path: "/sessions/refresh", in: map[string]string{"refresh_token": token}}, &s)
+	switch {
+	case err == nil:
+		v.keep(s)
+	case errs.IsKind(err, errs.Unauthenticated) || errs.IsKind(err, errs.Invalid) || errs.IsKind(err, errs.NotFound):
+		setCookie(v.w, cookieRefresh, "", 0)
+	default:
+		v.lapsed = err
+	}
 }
 
 // form gives a field of the form, without the spaces around it.

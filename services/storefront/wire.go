@@ -71,6 +71,7 @@ type lag struct {
 type session struct {
 	Token     string    `json:"token"`
 	ExpiresAt time.Time `json:"expires_at"`
+	Refresh   string    `json:"refresh_token"`
 }
 
 type operation struct {
