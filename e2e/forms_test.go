@@ -219,19 +219,28 @@ func TestShopWithForms(t *testing.T) {
 	atRest(t)
 }
 
-// measure says how long pages take; 50 ms is what 99 of 100 may, on a machine that
-// does nothing else. What a busy one takes is only told.
+// slowest is what 99 of 100 may take. A busy machine gets more tries: one that is in
+// time is enough.
+const slowest = 50 * time.Millisecond
+
+// measure says how long pages take, and checks it.
 func (b *browser) measure(paths ...string) {
 	b.t.Helper()
 	for _, path := range paths {
 		var took []time.Duration
-		for range 100 {
-			start := time.Now()
-			b.see(path)
-			took = append(took, time.Since(start))
+		for try := 0; try == 0 || try < 5 && took[98] > slowest; try++ {
+			took = took[:0]
+			for range 100 {
+				start := time.Now()
+				b.see(path)
+				took = append(took, time.Since(start))
+			}
+			slices.Sort(took)
 		}
-		slices.Sort(took)
 		b.t.Logf("GET %-30s half within %s, 99 of 100 within %s", path, took[50], took[98])
+		if took[98] > slowest {
+			b.t.Errorf("GET %s: 99 of 100 within %s, want %s", path, took[98], slowest)
+		}
 	}
 }
 
