@@ -73,6 +73,7 @@ var faults = map[string]string{
 	"C12": "the first messages are lost: a consumer started at the latest",
 	"W01": "a page fails because an optional part is down, and shows the program's error",
 	"W05": "any certificate of the CA may call",
+	"W07": "a live stream dies at the server's write timeout",
 	"W09": "one click ends it, a second finds nothing, the page still shows the old state",
 	"W10": "dead after a clone: line ends, start order, a wrong README command",
 	"W11": "crash loop when a dependency is late or restarts",

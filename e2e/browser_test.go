@@ -164,6 +164,15 @@ func transfersInTheBrowser(t *testing.T, s *stand) {
 	b.shoot("transfer-waiting")
 	eval[bool](b, "window.stays = true")
 	eventually(t, glance, "the page has its stream", func() (bool, string) { return b.streamed() > 0, "" })
+	// S-W06: one stream per tab, and none in the background, so that tabs don't use up the
+	// browser's few connections.
+	for _, hidden := range []bool{true, false} {
+		b.hide(hidden)
+		want := map[bool]int{true: 0, false: 1}[hidden]
+		eventually(t, glance, fmt.Sprintf("%d streams of a tab that is hidden: %v", want, hidden), func() (bool, string) {
+			return b.streams() == want, fmt.Sprint(b.streams())
+		})
+	}
 	told := b.streamed()
 	mustCellctl(t, "plug", "c2")
 	b.says("Done")

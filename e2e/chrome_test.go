@@ -80,15 +80,16 @@ type tab struct {
 	shots string
 
 	mu     sync.Mutex
-	wrongs []string // what the browser complained about
-	events int      // that streams brought
+	wrongs []string                   // what the browser complained about
+	events int                        // that streams brought
+	live   map[network.RequestID]bool // streams
 }
 
 func openTab(t *testing.T, browser context.Context, base, shots string) *tab {
 	t.Helper()
 	ctx, end := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
 	t.Cleanup(end)
-	b := &tab{t: t, ctx: ctx, base: base, shots: shots}
+	b := &tab{t: t, ctx: ctx, base: base, shots: shots, live: map[network.RequestID]bool{}}
 	if err := chromedp.Listen(ctx, b.hear); err != nil {
 		t.Fatal(err)
 	}
@@ -113,6 +114,14 @@ func (b *tab) hear(event any) {
 		b.wrongs = append(b.wrongs, e.ExceptionDetails.Text)
 	case *network.EventEventSourceMessageReceived:
 		b.events++
+	case *network.EventRequestWillBeSent:
+		if e.Type == network.ResourceTypeEventSource {
+			b.live[e.RequestID] = true
+		}
+	case *network.EventLoadingFailed:
+		delete(b.live, e.RequestID)
+	case *network.EventLoadingFinished:
+		delete(b.live, e.RequestID)
 	}
 }
 
@@ -129,6 +138,20 @@ func (b *tab) streamed() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.events
+}
+
+// streams says how many are open.
+func (b *tab) streams() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.live)
+}
+
+// hide has the page believe that its tab is in the background, or isn't any more.
+func (b *tab) hide(hidden bool) {
+	b.t.Helper()
+	eval[bool](b, fmt.Sprintf(`Object.defineProperty(document, "hidden", {value: %v, configurable: true});
+		document.dispatchEvent(new Event("visibilitychange"))`, hidden))
 }
 
 // limited gives one thing its time.

@@ -3,6 +3,7 @@ package storefront
 import (
 	"bufio"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -66,6 +67,40 @@ func TestStreamSaysWhatChanged(t *testing.T) {
 		if res.StatusCode != want || want == 200 && next(lines) != paid {
 			t.Errorf("a stream after %q: %d, want %d", last, res.StatusCode, want)
 		}
+	}
+}
+
+// S-W07: a stream goes on when its server's write timeout is over: each write has a
+// time of its own.
+func TestScenario_W07_StreamsOutliveTheWriteTimeout(t *testing.T) {
+	t.Parallel()
+	shop, err := New("c1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shop.each = time.Millisecond
+	api := &fakeAPI{t: t, answers: usual()}
+	s := httptest.NewUnstartedServer(shop.Handler(api, nil))
+	s.Config.WriteTimeout = 500 * time.Millisecond
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/register/88", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Accept", "text/event-stream")
+	start := time.Now()
+	res, err := s.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	lines := bufio.NewScanner(res.Body)
+	pending := next(lines)
+	<-time.After(time.Until(start.Add(700 * time.Millisecond)))
+	api.set("GET /api/v1/operations/88", answer{status: 200, body: `{"id":"88","state":"DONE","user_id":"77"}`})
+	if done := next(lines); done == "" || done == pending {
+		t.Errorf("after the write timeout: %q, %v", done, lines.Err())
 	}
 }
 
