@@ -41,6 +41,12 @@ var unwanted = []struct{ pkg, why string }{
 // says must be usable by anyone, also without the rest of cellkit.
 var apiMayImport = []string{"platform/cellkit/errs", "platform/cellkit/id", "platform/cellkit/call", "platform/routing"}
 
+// pages are the folders of pages, and which service serves them.
+var pages = map[string]string{
+	"services/storefront": "services/gateway",
+	"services/console":    "services/control",
+}
+
 // violations gives the reasons why a file may not import what it does.
 func violations(file string, imports []string) []string {
 	var out []string
@@ -92,7 +98,10 @@ func forbiddenInServices(dir, base, imp, local string, internal, test bool) stri
 	switch {
 	case internal && within(local, "services"):
 		own := strings.Join(strings.Split(dir, "/")[:2], "/")
-		if local != own && !within(local, own+"/") && !isAPI(local) {
+		if own == "services/storefront" && local != own && !within(local, own+"/") {
+			return "the shop knows other services by the API that it asks only"
+		}
+		if local != own && !within(local, own+"/") && !isAPI(local) && pages[local] != own {
 			return "other services are known by their api package only"
 		}
 	case internal && (within(local, "cmd") || within(local, "deploy") || within(local, "e2e")):
@@ -274,6 +283,12 @@ func TestImportsCheckerFindsPlantedViolations(t *testing.T) {
 		{"services/order/run.go", module + "/services/orders", "by their api package only"},
 		{"services/order/run.go", order + "/orderapi", ""},
 		{"services/order/run.go", module + "/deploy/local", "deployed"},
+		{"services/gateway/http_page.go", module + "/services/storefront", ""},
+		{"services/gateway/http_page.go", module + "/services/console", "by their api package only"},
+		{"services/control/http_page.go", module + "/services/console", ""},
+		{"services/order/http.go", module + "/services/storefront", "by their api package only"},
+		{"services/storefront/client.go", order + "/orderapi", "by the API that it asks only"},
+		{"services/storefront/client.go", kit + "/call", ""},
 		{"services/order/orderapi/api.go", kit + "/call", ""},
 		{"services/order/orderapi/api.go", kit + "/pg", "an api package imports"},
 		{"services/order/orderapi/api.go", order, "an api package imports"},

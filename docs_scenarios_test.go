@@ -72,6 +72,7 @@ var faults = map[string]string{
 	"C09": "rows that neither the copy nor the stream has",
 	"C10": "a column is added on a running system",
 	"C12": "the first messages are lost: a consumer started at the latest",
+	"W01": "a page fails because an optional part is down, and shows the program's error",
 	"W02": "a page of a sibling origin drives the console",
 	"W03": "the console has a default password",
 	"W05": "any certificate of the CA may call",

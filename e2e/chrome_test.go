@@ -23,6 +23,7 @@ import (
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 )
@@ -79,14 +80,16 @@ type tab struct {
 	shots string
 
 	mu     sync.Mutex
-	wrongs []string // what the browser complained about
+	wrongs []string                   // what the browser complained about
+	events int                        // that streams brought
+	live   map[network.RequestID]bool // streams
 }
 
 func openTab(t *testing.T, browser context.Context, base, shots string) *tab {
 	t.Helper()
 	ctx, end := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
 	t.Cleanup(end)
-	b := &tab{t: t, ctx: ctx, base: base, shots: shots}
+	b := &tab{t: t, ctx: ctx, base: base, shots: shots, live: map[network.RequestID]bool{}}
 	if err := chromedp.Listen(ctx, b.hear); err != nil {
 		t.Fatal(err)
 	}
@@ -109,6 +112,16 @@ func (b *tab) hear(event any) {
 		}
 	case *runtime.EventExceptionThrown:
 		b.wrongs = append(b.wrongs, e.ExceptionDetails.Text)
+	case *network.EventEventSourceMessageReceived:
+		b.events++
+	case *network.EventRequestWillBeSent:
+		if e.Type == network.ResourceTypeEventSource {
+			b.live[e.RequestID] = true
+		}
+	case *network.EventLoadingFailed:
+		delete(b.live, e.RequestID)
+	case *network.EventLoadingFinished:
+		delete(b.live, e.RequestID)
 	}
 }
 
@@ -119,6 +132,26 @@ func (b *tab) complaints() []string {
 	out := b.wrongs
 	b.wrongs = nil
 	return out
+}
+
+func (b *tab) streamed() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.events
+}
+
+// streams says how many are open.
+func (b *tab) streams() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.live)
+}
+
+// hide has the page believe that its tab is in the background, or isn't any more.
+func (b *tab) hide(hidden bool) {
+	b.t.Helper()
+	eval[bool](b, fmt.Sprintf(`Object.defineProperty(document, "hidden", {value: %v, configurable: true});
+		document.dispatchEvent(new Event("visibilitychange"))`, hidden))
 }
 
 // limited gives one thing its time.
@@ -182,6 +215,16 @@ func (b *tab) arrive(steps ...chromedp.Action[chromedp.Void]) int64 {
 	return int64(res.Status)
 }
 
+// back goes back; a browser may have kept the page, so that nothing is loaded.
+func (b *tab) back() {
+	b.t.Helper()
+	was := b.path()
+	eval[bool](b, "history.back(); true")
+	eventually(b.t, glance, "the page before "+was, func() (bool, string) {
+		return b.path() != was && eval[string](b, "document.readyState") == "complete", b.path()
+	})
+}
+
 // press clicks what leads to another page.
 func (b *tab) press(selector string) int64 {
 	b.t.Helper()
@@ -212,6 +255,17 @@ func (b *tab) says(words ...string) {
 	}
 }
 
+// now checks that the page says the words without a wait.
+func (b *tab) now(words ...string) {
+	b.t.Helper()
+	text := b.text()
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			b.fail("the page doesn't say %q", w)
+		}
+	}
+}
+
 var unnamed = regexp.MustCompile(`[^a-zA-Z]+`)
 
 // shoot keeps a picture of the page.
@@ -219,9 +273,9 @@ func (b *tab) shoot(name string) {
 	b.t.Helper()
 	ctx, cancel := b.limited()
 	defer cancel()
-	picture, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
+	picture, err := chromedp.Run(ctx, chromedp.FullScreenshot(60))
 	if err == nil {
-		err = os.WriteFile(filepath.Join(b.shots, strings.Trim(unnamed.ReplaceAllString(name, "-"), "-")+".png"), picture, 0o644)
+		err = os.WriteFile(filepath.Join(b.shots, strings.Trim(unnamed.ReplaceAllString(name, "-"), "-")+".jpg"), picture, 0o644)
 	}
 	if err != nil {
 		b.t.Errorf("a picture of %s: %v", name, err)
@@ -247,15 +301,34 @@ func (b *tab) scripts(on bool) {
 	set(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: !on})
 }
 
+// forget drops a cookie, as the browser does at its end.
+func (b *tab) forget(name string) {
+	b.t.Helper()
+	set(b, network.DeleteCookies, network.DeleteCookiesParams{Name: name, URL: b.base})
+}
+
+// logIn does it by the form.
+func (b *tab) logIn(u *shopper) {
+	b.t.Helper()
+	if !strings.HasPrefix(b.path(), "/login") {
+		b.open("/login")
+	}
+	eventually(b.t, patience, "the login of "+u.home+"'s user", func() (bool, string) {
+		b.fill("#phone", u.phone, "#password", password)
+		b.press("main form[action='/login'] button")
+		return !strings.HasPrefix(b.path(), "/login"), b.text() // a new phone's copy may take a moment
+	})
+}
+
 // axeVersion is pinned: a new rule must not break an old commit.
 const axeVersion = "4.14.1"
 
 // axe gets the accessibility checker from npm; it's kept by no repository and no
-// build.
-func axe(t *testing.T) string {
+// build. Where it can't be had, why says so.
+func axe(t *testing.T) (code, why string) {
 	t.Helper()
 	if _, err := exec.LookPath("npm"); err != nil {
-		skipped(t, "there is no npm to get axe-core by")
+		return "", "there is no npm to get axe-core by"
 	}
 	dir := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -263,7 +336,7 @@ func axe(t *testing.T) string {
 	pack := exec.CommandContext(ctx, "npm", "pack", "--silent", "axe-core@"+axeVersion)
 	pack.Dir = dir
 	if out, err := pack.CombinedOutput(); err != nil {
-		skipped(t, fmt.Sprintf("npm has no axe-core: %v: %s", err, out))
+		return "", fmt.Sprintf("npm has no axe-core: %v: %s", err, out)
 	}
 	packed, err := os.ReadFile(filepath.Join(dir, "axe-core-"+axeVersion+".tgz"))
 	if err != nil {
@@ -286,7 +359,7 @@ func axe(t *testing.T) string {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return string(code)
+			return string(code), ""
 		}
 	}
 }

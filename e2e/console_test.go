@@ -342,7 +342,10 @@ func sibling(t *testing.T, b *tab) {
 // is broken by none. After the first look only what a language or a scheme can change
 // is looked at again.
 func barrierFree(t *testing.T, b *tab, transfer, job string) {
-	code := axe(t)
+	code, why := axe(t)
+	if why != "" {
+		skipped(t, why)
+	}
 	for _, path := range []string{
 		"/", "/transfers", "/transfers/" + transfer, "/events", "/tour", "/password", "/sign-in", "/nothing", job,
 		"/act/unplug?cell=c3", "/act/delay?cell=c1&peer=c2&delay=99999", "/act/drill?drill=unplug&cell=c3", "/act/retry?transfer=" + transfer,

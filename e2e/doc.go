@@ -4,6 +4,8 @@
 //
 //	main_test.go        one demo for the package, started and ended once
 //	shop_test.go        a shopper: register, deposit, buy, pay a friend
+//	forms_test.go       the same in the shop's pages, form by form, and how long they take
+//	browser_test.go     the same in a headless Chromium (chrome_test.go), and every page
 //	load_test.go        a bounded background load that counts every answer
 //	chrome_test.go      somebody at a headless Chromium
 //	..._test.go         one question per file

@@ -157,7 +157,7 @@ func printDemo(w io.Writer, root string, s *local.State) {
 	}
 	unplugged := s.Cells[min(2, len(s.Cells)-1)].Name
 	fmt.Fprintf(w, `next:
-  curl -s %s/api/v1/products?limit=3      # what is for sale, from any cell
+  open %s in a browser   # the shop, served by any cell; log in with a phone from above
   bin/cellctl unplug %s                   # and see that the others go on; plug %[2]s undoes it
   bin/cellctl invariants                  # money, stock, phones: checked over all cells
 `, s.Edge, unplugged)

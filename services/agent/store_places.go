@@ -23,7 +23,7 @@ var slotted = []struct{ table, columns string }{
 	{"orders.carts", "user_id"}, {"orders.cart_items", "user_id"}, {"orders.orders", "id, user_id"}, {"orders.lines", "order_id"},
 	{"orders.holds", "order_id, transfer_id"}, {"orders.order_events", "order_id"},
 	{"inventory.stock", "sku, seller_id"}, {"inventory.holds", "id, seller_id"}, {"inventory.hold_lines", "hold_id, sku"},
-	{"users.users", "id"}, {"users.registrations", "user_id"}, {"users.addresses", "id, user_id"},
+	{"users.users", "id"}, {"users.registrations", "user_id"}, {"users.addresses", "id, user_id"}, {"users.sessions", "user_id"},
 }
 
 // misplaced are the checks of I2 that one database can do: over all its rows,

@@ -7,7 +7,8 @@
 //	                    └─ health: GET /livez there each 250 ms, own certificate `edge`
 //
 // A cell is out within a second of its last sign of life: the link's own probes
-// find a dead border, the health calls a dead gateway.
+// find a dead border, the health calls a dead gateway. An answer that comes bit by
+// bit (text/event-stream) is passed on so; any other is held until it is whole.
 //
 //	what goes wrong                     what happens
 //	nothing could be sent               the next healthy gateway, whatever the request
@@ -16,6 +17,7 @@
 //	answer broke, another write         503 OUTCOME_UNKNOWN with the cell's name
 //	503: can't reach the home, or       one more gateway, which may have a better link,
 //	own database away, a read           or the same products
+//	the same as a page for people       that page, if nobody has a better answer
 //	no answer in 10 s                   503; it is not sent again
 //	no gateway healthy                  503 NO_CELL
 //	body over 64 kB                     413

@@ -386,6 +386,80 @@ func TestLongAnswerIsPassedOnWhole(t *testing.T) {
 	}
 }
 
+// What comes bit by bit is passed on bit by bit, and the gateway sees the host that
+// people asked for.
+func TestStreamIsPassedOnAsItComes(t *testing.T) {
+	w := newWorld(t, "c1")
+	host, more := make(chan string, 1), make(chan struct{})
+	w.cells[0].answers(func(rw http.ResponseWriter, r *http.Request) bool {
+		host <- r.Host
+		rw.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(rw, "data: one\n\n")
+		_ = http.NewResponseController(rw).Flush()
+		select {
+		case <-more:
+		case <-r.Context().Done():
+		}
+		fmt.Fprint(rw, "data: two\n\n")
+		return true
+	})
+	res, err := http.Get(w.url + "/x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if got := <-host; "http://"+got != w.url {
+		t.Errorf("the gateway was asked as %s, the edge is %s", got, w.url)
+	}
+	first := make([]byte, len("data: one\n\n"))
+	if _, err := io.ReadFull(res.Body, first); err != nil || string(first) != "data: one\n\n" {
+		t.Fatalf("first %q, %v", first, err)
+	}
+	close(more) // it wasn't held until here
+	if rest, err := io.ReadAll(res.Body); err != nil || string(rest) != "data: two\n\n" {
+		t.Errorf("then %q, %v", rest, err)
+	}
+}
+
+// A page that says what is away is for people: when nobody has a better answer they
+// see it, not the edge's own.
+func TestPageThatRefusesIsPassedOn(t *testing.T) {
+	w := newWorld(t, "c1", "c2")
+	const page = "<p>Cell c9 can't be reached"
+	w.cells[0].answers(func(rw http.ResponseWriter, _ *http.Request) bool {
+		rw.Header().Set("Content-Type", "text/html; charset=utf-8")
+		rw.WriteHeader(503)
+		fmt.Fprint(rw, page)
+		return true
+	})
+	get := func() (int, string) {
+		r, err := http.NewRequestWithContext(t.Context(), "GET", w.url+"/wallet", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("X-Region", "c1")
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		return res.StatusCode, string(body)
+	}
+	if status, body := get(); status != 200 {
+		t.Errorf("c2 has an answer: %d %s", status, body)
+	}
+	w.cells[1].answers(func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) })
+	if status, body := get(); status != 503 || body != page {
+		t.Errorf("c2 has none: %d %s", status, body)
+	}
+	w.cells[1].sick.Store(true)
+	waitFor(t, "c2 is out", func() bool { status, body := get(); return status == 503 && body == page })
+}
+
 func TestConfig(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ cells, regions, want string }{

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -86,6 +87,7 @@ func (p *proxy) healthy(i int) bool {
 // arrived somewhere is sent elsewhere only if that does no more than once would.
 func (p *proxy) serve(ctx context.Context, w http.ResponseWriter, q relay.Request, region, cookie string) error {
 	var failure error = ErrNoCell
+	var page *http.Response // of the gateway that refused: the words for people
 	refused := 0
 	for n, i := range p.choose.order(region, cookie, p.healthy) {
 		g := p.gateways[i]
@@ -105,6 +107,10 @@ func (p *proxy) serve(ctx context.Context, w http.ResponseWriter, q relay.Reques
 				return relay.Answer(w, res)
 			}
 			failure = better
+			if isPage(res) {
+				page = res
+				defer res.Body.Close()
+			}
 			continue
 		}
 		var lost *relay.Lost
@@ -118,7 +124,15 @@ func (p *proxy) serve(ctx context.Context, w http.ResponseWriter, q relay.Reques
 		}
 		failure = ErrNoCell.Because(err)
 	}
+	if page != nil {
+		return relay.Answer(w, page)
+	}
 	return failure
+}
+
+// isPage says that the answer is for people, not for programs.
+func isPage(res *http.Response) bool {
+	return strings.HasPrefix(res.Header.Get("Content-Type"), "text/html")
 }
 
 // repeatable says that the request may be sent through two gateways. Keys are
@@ -153,7 +167,9 @@ func (g *gateway) refusal(res *http.Response, q relay.Request) error {
 	if e.Code != codeUnreachable && !q.Safe() {
 		return nil
 	}
-	res.Body.Close()
+	if !isPage(res) {
+		res.Body.Close()
+	}
 	return e
 }
 
@@ -166,7 +182,7 @@ func (g *gateway) ask(ctx context.Context, q relay.Request) (*http.Response, fun
 		return nil, nil, &relay.Lost{Err: relay.ErrOpen}
 	}
 	res, err := relay.Send(inner, g.transport, g.base, q, answerLimit)
-	if err == nil && repeatable(q) {
+	if err == nil && repeatable(q) && !relay.IsStream(res) {
 		_, err = relay.Hold(res, held)
 	}
 	if err != nil {

@@ -14,9 +14,14 @@
 // the cell's own for what every cell has (products). http.go's table says which. A
 // thing whose ID's slot had users taken from it is looked for at their homes too
 // (find.go); a transfer whose home is away, at the home of the user who asks, who may
-// be its payee. New users go to the first cell that takes them and can be reached: of
+// be its payee. A refresh token names its user. New users go to the first cell that takes them and can be reached: of
 // their group, the wished region, the own. The token is verified here, offline, and
-// once more by the home's gateway.
+// once more by the home's gateway, which knows who has logged out everywhere
+// (denied.go).
+//
+// Beside /api/v1 the public listener has the shop's pages (services/storefront,
+// http_page.go). A page asks the same rules in process, so what holds for the API
+// holds for it; it is never redirected, since its visitor's cookies are of this host.
 //
 // By configuration the client is sent to the home's gateway (307, redirect.go)
 // instead of its request; who was sent on once is forwarded. Each request is counted

@@ -48,14 +48,15 @@ type rule struct {
 type finder uint8
 
 const (
-	ofUser   finder = iota // where the logged-in user is at home
-	ofCell                 // the own cell's: data that every cell has
-	ofNew                  // a new user's, in a cell that takes new users
-	ofPhone                // where the user with the phone in the body is at home
-	ofID                   // where the user with the path's ID is at home
-	ofThing                // the path's ID has it, unless it went along with a user who was moved
-	ofNumber               // the same with the path's order number
-	ofParty                // as ofThing; while that is away, what the home of the user who asks knows of it
+	ofUser    finder = iota // where the logged-in user is at home
+	ofCell                  // the own cell's: data that every cell has
+	ofNew                   // a new user's, in a cell that takes new users
+	ofPhone                 // where the user with the phone in the body is at home
+	ofRefresh               // where the user of the refresh token in the body is at home
+	ofID                    // where the user with the path's ID is at home
+	ofThing                 // the path's ID has it, unless it went along with a user who was moved
+	ofNumber                // the same with the path's order number
+	ofParty                 // as ofThing; while that is away, what the home of the user who asks knows of it
 )
 
 // scattered says that what is looked for may be in the slot that its ID has or in

@@ -17,6 +17,7 @@ import (
 	"example.com/cellmart/platform/cellkit/relay"
 	"example.com/cellmart/platform/cellkit/web"
 	"example.com/cellmart/platform/routing"
+	"example.com/cellmart/services/user/userapi"
 )
 
 const prefix = "/api/v1"
@@ -27,6 +28,9 @@ func rules() []rule {
 		{"POST", "/users", svcUser, ofNew, anyone, "", ""},
 		{"GET", "/operations/:id", svcUser, ofID, anyone, "id", ""},
 		{"POST", "/sessions", svcUser, ofPhone, anyone, "", ""},
+		{"DELETE", "/sessions", svcUser, ofUser, users, "", ""},
+		{"POST", "/sessions/refresh", svcUser, ofRefresh, anyone, "", ""},
+		{"POST", "/sessions/end", svcUser, ofRefresh, anyone, "", ""},
 		{"GET", "/me", svcUser, ofUser, users, "", ""},
 		{"PATCH", "/me", svcUser, ofUser, users, "", ""},
 		{"DELETE", "/me", svcUser, ofUser, users, "", ""},
@@ -47,6 +51,7 @@ func rules() []rule {
 
 		{"GET", "/products", svcCatalog, ofCell, anyone, "", "seller"},
 		{"GET", "/products/:id", svcCatalog, ofCell, anyone, "id", ""},
+		{"GET", "/products/:id/stock", svcInventory, ofThing, anyone, "id", ""},
 		{"GET", "/categories", svcCatalog, ofCell, anyone, "", ""},
 		{"POST", "/products", svcWriter, ofUser, sellers, "", ""},
 		{"PATCH", "/products/:id", svcWriter, ofUser, sellers, "id", ""},
@@ -71,15 +76,17 @@ func rules() []rule {
 // internal header; the peers' one is only reached through the border, which lets
 // other cells' agents in and nobody else, and never forwards.
 func newHandler(g *Gateway, log *slog.Logger, m *obs.Metrics, peers bool, p *page) http.Handler {
-	e := web.New(web.Options{
+	o := web.Options{
 		Service: "gateway", Cell: g.cell, Log: log, Timeout: g.limits.request,
 		RouteVersion: g.table.Version, Metrics: m,
-	})
+	}
+	e := web.New(o)
 	for _, r := range rules() {
 		e.Add(r.method, prefix+r.path, g.handler(r, peers))
 	}
+	var h http.Handler = e
 	if p != nil {
-		p.register(e)
+		h = p.serve(e, o)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Health calls come many times a second: no log line, no figure.
@@ -87,7 +94,7 @@ func newHandler(g *Gateway, log *slog.Logger, m *obs.Metrics, peers bool, p *pag
 			fmt.Fprintln(w, "ok")
 			return
 		}
-		e.ServeHTTP(w, r)
+		h.ServeHTTP(w, r)
 	})
 }
 
@@ -106,6 +113,9 @@ func (g *Gateway) handler(r rule, peers bool) echo.HandlerFunc {
 		}
 		j.authorization = c.Request().Header.Get("Authorization")
 		who, err := r.authenticate(g.verify, g.table.Load(), j.authorization, g.wall())
+		if err == nil && g.denied.covers(who) {
+			err = userapi.ErrTokenExpired
+		}
 		if err != nil {
 			if errs.IsKind(err, errs.Unauthenticated) {
 				c.Response().Header().Set("WWW-Authenticate", `Bearer realm="cellmart"`)
@@ -126,7 +136,7 @@ func (g *Gateway) handler(r rule, peers bool) echo.HandlerFunc {
 		// The log line has the slot then.
 		route := call.Route{Cell: g.cell, Slot: j.at.slot, Epoch: j.at.epoch, User: j.user}
 		c.SetRequest(c.Request().WithContext(call.WithRoute(c.Request().Context(), route)))
-		if where := g.elsewhere(j, c.Request().URL); where != "" {
+		if where := g.elsewhere(j, c.Request().URL); where != "" && !ofPage(c.Request().Context()) {
 			g.count(kind, wayRedirected)
 			c.Response().Header().Set("Cache-Control", "no-store") // the next request may belong here
 			c.Response().Header().Set("Location", where)
@@ -169,6 +179,12 @@ func (g *Gateway) subject(ctx context.Context, j *job, found id.ID, body []byte)
 	switch j.rule.slot {
 	case ofUser:
 		j.who = j.user
+		return nil
+	case ofRefresh:
+		var ok bool
+		if j.who, ok = refreshIn(body); !ok {
+			return userapi.ErrToken
+		}
 		return nil
 	case ofID:
 		j.who = found
@@ -218,6 +234,15 @@ func groupIn(body []byte) string {
 		return ""
 	}
 	return routing.CanonicalGroup(in.Group)
+}
+
+// refreshIn reads whose refresh token it is.
+func refreshIn(body []byte) (id.ID, bool) {
+	var in userapi.RefreshRequest
+	if json.Unmarshal(body, &in) != nil {
+		return 0, false
+	}
+	return userapi.RefreshUser(in.RefreshToken)
 }
 
 // phoneIn reads the phone of a login. What isn't one is empty: the user service

@@ -39,6 +39,7 @@ type Gateway struct {
 	table     *routing.Holder
 	refresh   func() // asks for a newer table, doesn't wait
 	verify    verifyFunc
+	denied    *denied
 	now       func() time.Time // for what is measured
 	wall      func() time.Time // for tokens
 	numbers   *id.Numbers

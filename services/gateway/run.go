@@ -48,7 +48,7 @@ func read(r *env.Reader) config {
 		peerAddr:     r.String("PEER_ADDR", "127.0.0.1:8181", "where other cells' gateways come in; only the own agent may reach it"),
 		internalAddr: r.String("INTERNAL_ADDR", "", "/livez, /readyz, /metrics; empty is off"),
 		link:         r.Required("LINK_ADDR", "the own agent's CONNECT listener (host:port)"),
-		demoFile:     r.String("DEMO_FILE", "", "JSON file with the demo's logins, shown at GET /"),
+		demoFile:     r.String("DEMO_FILE", "", "JSON file with the demo's logins, shown at GET /demo"),
 		forward:      r.Duration("FORWARD_TIMEOUT", defaultLimits().forward, "wait for another cell's answer"),
 		local:        r.Duration("LOCAL_TIMEOUT", defaultLimits().local, "wait for an own service's answer"),
 		route:        route.ReadOptions(r),
@@ -137,6 +137,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		agent := &agentapi.Client{BaseURL: c.route.AgentURL}
 		group.Go(func() error { counted.run(ctx, agent.Report); return nil })
 	}
+	group.Go(func() error { g.follow(ctx); return nil })
 	for _, s := range g.local {
 		group.Go(func() error { s.run(ctx); return nil })
 	}
@@ -166,8 +167,8 @@ func build(c config, tables *routing.Holder, follower *route.Follower, m *obs.Me
 	up := m.Gauge("cellmart_gateway_cell_up", "1 while the other cell's gateway answers health calls.", "target")
 	g := &Gateway{
 		cell: c.cell, table: tables, refresh: follower.Refresh, now: time.Now, wall: time.Now, numbers: numberReader(),
-		verify: userapi.Verify,
-		local:  map[string]*service{},
+		verify: userapi.Verify, denied: &denied{},
+		local: map[string]*service{},
 		peers: newPeers(c.cell, dial, log, func(zone string, answers bool) {
 			up.WithLabelValues(zone).Set(map[bool]float64{true: 1}[answers])
 		}),

@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -23,6 +24,34 @@ func (s *server) mount(e *echo.Echo) {
 	g := e.Group("/api/v1", web.RouteContext())
 	g.GET("/seller/stock", s.handleList)
 	g.PUT("/seller/stock/:sku", s.handleAdd)
+	g.GET("/products/:id/stock", s.handleShelf)
+}
+
+const maxShelf = 100 // SKUs that are asked for at once
+
+// handleShelf tells everybody about how much is left. What isn't here may be with a
+// seller who was moved alone, so nothing at all is 404, and the gateway asks on.
+func (s *server) handleShelf(c echo.Context) error {
+	route, err := web.RequireRoute(c)
+	if err != nil {
+		return err
+	}
+	var skus []id.ID
+	for text := range strings.SplitSeq(c.QueryParam("skus"), ",") {
+		sku, err := id.Parse(text)
+		if err != nil || len(skus) == maxShelf {
+			return errs.Field("skus", "must be 1 to %d IDs with commas between", maxShelf)
+		}
+		skus = append(skus, sku)
+	}
+	out := inventoryapi.Shelf{AsOf: time.Now().UTC()}
+	if out.Items, err = s.store.shelf(c.Request().Context(), route.Slot, skus); err != nil {
+		return err
+	}
+	if len(out.Items) == 0 {
+		return errs.ErrNotFound
+	}
+	return c.JSON(http.StatusOK, out)
 }
 
 func (s *server) handleList(c echo.Context) error {

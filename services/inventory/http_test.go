@@ -101,6 +101,38 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
+// Everybody may see whether there is something left, but only of little how much.
+func TestShelf(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.stock(1, 2)
+	f.stock(2, 6)
+	f.stock(3, 5)
+	f.want("stock.reserve", reserve(1, 2), inventoryapi.KindReserved)
+	e := f.echo()
+	product := id.Make(77, sellerSlot, false)
+	for _, tc := range []struct {
+		skus   string
+		status int
+		want   string
+	}{
+		{sku(1).String() + "," + sku(2).String() + "," + sku(3).String() + "," + sku(4).String(), 200,
+			`"items":[{"sku":"` + sku(1).String() + `","level":"out"},{"sku":"` + sku(2).String() + `","level":"plenty"},{"sku":"` + sku(3).String() + `","level":"few","left":5}]`},
+		{sku(4).String(), 404, "NOT_FOUND"},
+		{"x", 400, `"field":"skus"`},
+		{strings.Repeat(sku(1).String()+",", 100) + sku(1).String(), 400, `"field":"skus"`},
+	} {
+		r := httptest.NewRequest("GET", "/api/v1/products/"+product.String()+"/stock?skus="+tc.skus, nil)
+		r.Header.Set(web.HeaderSlot, sellerSlot.String())
+		r.Header.Set(web.HeaderEpoch, "1")
+		rec := httptest.NewRecorder()
+		e.ServeHTTP(rec, r)
+		if rec.Code != tc.status || !strings.Contains(rec.Body.String(), tc.want) {
+			t.Errorf("%.60s: %d %s, want %d with %s", tc.skus, rec.Code, rec.Body, tc.status, tc.want)
+		}
+	}
+}
+
 func TestCatalogIsOnlyNeededForNewSKUs(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

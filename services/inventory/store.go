@@ -236,3 +236,18 @@ func (s store) list(ctx context.Context, slot routing.Slot, from position, limit
 	}
 	return items, err
 }
+
+// shelf gives about how much is left of the SKUs that the slot has.
+func (s store) shelf(ctx context.Context, slot routing.Slot, skus []id.ID) (items []inventoryapi.ShelfItem, err error) {
+	err = pg.See(ctx, s.pool, slot, func(tx pgx.Tx, _ bool) error {
+		rows, err := tx.Query(ctx, `SELECT sku, CASE WHEN free <= 0 THEN 'out' WHEN free <= $3 THEN 'few' ELSE 'plenty' END,
+			CASE WHEN free BETWEEN 1 AND $3 THEN free ELSE 0 END
+			FROM inventory.stock WHERE slot = $1 AND sku = ANY($2) ORDER BY sku`, slot, skus, int64(inventoryapi.Few))
+		if err != nil {
+			return err
+		}
+		items, err = pgx.CollectRows(rows, pgx.RowToStructByPos[inventoryapi.ShelfItem])
+		return err
+	})
+	return items, err
+}

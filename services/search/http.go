@@ -68,6 +68,13 @@ func (s *server) handleProducts(c echo.Context) error {
 	if err := page(s, c, q, &out.Items, &out.TotalApprox, &out.NextCursor); err != nil {
 		return err
 	}
+	if c.QueryParam("cursor") == "" {
+		var err error
+		q.Text = strings.TrimSpace(c.QueryParam("q"))
+		if out.Categories, err = s.index.categories(c.Request().Context(), q); err != nil {
+			return ErrDown.Because(err)
+		}
+	}
 	out.Lag = s.lag(c)
 	return c.JSON(http.StatusOK, out)
 }

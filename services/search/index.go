@@ -24,7 +24,7 @@ import (
 )
 
 // format is of the documents: an index of another one is built anew.
-const format = "1"
+const format = "2"
 
 const (
 	keyFormat   = "format"
@@ -110,6 +110,11 @@ func documents() mapping.IndexMapping {
 		f.Analyzer, f.SkipFreqNorm = keyword.Name, true
 		return f
 	}
+	counted := func() *mapping.FieldMapping {
+		f := exact()
+		f.DocValues = true
+		return f
+	}
 	kept := func() *mapping.FieldMapping { // not found, only given back
 		f := field(bleve.NewTextFieldMapping(), true, false)
 		f.Index = false
@@ -118,7 +123,7 @@ func documents() mapping.IndexMapping {
 	d := bleve.NewDocumentStaticMapping()
 	for name, f := range map[string]*mapping.FieldMapping{
 		"kind": exact(), "zone": exact(), "copy": exact(), "part": exact(), "seller": exact(), "state": exact(), "exact": exact(),
-		"text": word(), "title": word(),
+		"text": word(), "title": word(), "category": counted(),
 		"price": field(bleve.NewNumericFieldMapping(), false, true), "at": field(bleve.NewNumericFieldMapping(), false, true),
 		"raw": kept(),
 	} {
@@ -239,7 +244,7 @@ func (w *writing) commit() error {
 			}
 			e.Hits = append(e.Hits, h.doc)
 			err = w.batch.Index(h.doc, map[string]any{
-				"kind": h.kind, "seller": h.seller, "state": h.state, "exact": h.exact, "text": append(h.text, h.title...),
+				"kind": h.kind, "seller": h.seller, "state": h.state, "exact": h.exact, "category": h.category, "text": append(h.text, h.title...),
 				"title": h.title, "price": float64(h.price), "at": float64(h.at.UnixMicro()), "raw": string(answer),
 			})
 			if err != nil {

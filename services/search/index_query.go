@@ -6,6 +6,8 @@ import (
 
 	"github.com/blevesearch/bleve/v2"
 	"github.com/blevesearch/bleve/v2/search/query"
+
+	"example.com/cellmart/services/search/searchapi"
 )
 
 // deepest is how far lists go: nobody reads on, and each page costs all before it.
@@ -85,4 +87,23 @@ func (x *index) search(ctx context.Context, q question, from, limit int) (answer
 		answers = append(answers, json.RawMessage(raw))
 	}
 	return answers, res.Total, nil
+}
+
+// facets is how many categories are counted at most, those with the most first.
+const facets = 50
+
+// categories counts what a question finds by category, whichever it asks for.
+func (x *index) categories(ctx context.Context, q question) ([]searchapi.Facet, error) {
+	q.Category = ""
+	r := bleve.NewSearchRequestOptions(q.query(), 0, 0, false)
+	r.AddFacet("category", bleve.NewFacetRequest("category", facets))
+	res, err := x.bleve.SearchInContext(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	var out []searchapi.Facet
+	for _, f := range res.Facets["category"].Terms.Terms() {
+		out = append(out, searchapi.Facet{Category: f.Term, Count: f.Count})
+	}
+	return out, nil
 }

@@ -32,6 +32,15 @@ func TestProductsAreFound(t *testing.T) {
 	w.becomes("?q=finest+clay&min_price=2500&max_price=3000", "Blue teapot")
 	w.becomes("?sort=-price&category=home", "青花瓷茶壶", "Blue teapot", "Red kettle for a teapot")
 	w.becomes("?category=books")
+	for query, want := range map[string][]searchapi.Facet{ // the chosen category doesn't hide the others
+		"?q=teapot": {{Category: "home", Count: 2}}, "?q=teapot&category=books": {{Category: "home", Count: 2}}, "?q=nowhere": nil,
+	} {
+		var found searchapi.Products
+		w.get("/api/v1/search"+query, nil, 200, &found)
+		if !slices.Equal(found.Categories, want) {
+			t.Errorf("%s: by category %v, want %v", query, found.Categories, want)
+		}
+	}
 	w.becomes("?q=nowhere")
 	w.becomes("?q=teapot&currency=USD")
 	w.becomes("?q=1002", "Red kettle for a teapot") // by its SKU

@@ -190,16 +190,17 @@ func (r record) time(name string) time.Time {
 
 // hit is a document that can be found.
 type hit struct {
-	doc    string
-	kind   string
-	seller string
-	text   []string // what words are looked for in
-	title  []string // the same, of more weight
-	exact  []string // what is found as a whole only: category, number
-	state  string
-	price  int64
-	at     time.Time
-	answer any
+	doc      string
+	kind     string
+	seller   string
+	category string
+	text     []string // what words are looked for in
+	title    []string // the same, of more weight
+	exact    []string // what is found as a whole only: category, number
+	state    string
+	price    int64
+	at       time.Time
+	answer   any
 }
 
 // hits are what can be found of an entity: a product that is sold, a seller's
@@ -223,7 +224,7 @@ func (e *entity) product() []hit {
 	}
 	p.ID, p.Seller = id.ID(e.Root.number("id")), id.ID(e.Root.number("seller_id"))
 	h := hit{
-		doc: kindProduct + "/" + e.ID, kind: kindProduct, seller: p.Seller.String(),
+		doc: kindProduct + "/" + e.ID, kind: kindProduct, seller: p.Seller.String(), category: p.Category,
 		text: []string{e.Root.text("description"), strings.ReplaceAll(p.Category, "-", " ")}, title: []string{p.Title},
 		exact: []string{p.Category, e.ID}, at: e.Root.time("created_at"),
 	}

@@ -28,7 +28,10 @@
 //
 // needs no other cell: any cell's copy gives the user's ID (POST
 // /internal/lookup), the user's home checks the password, and the token it signs
-// (userapi.Sign) is verified by any cell against the keys in the route table.
+// (userapi.Sign) is verified by any cell against the keys in the route table. It goes
+// on by a refresh token, good once (service_sessions.go): an old one that comes again
+// ends its login. Logging out everywhere ends all, and the gateways of the cells that
+// have the user's row refuse what was signed before (GET /internal/denied).
 //
 // # Money
 //
@@ -47,7 +50,7 @@
 // What comes later is refused, an order's payment goes to suspense, and the phone
 // stays taken.
 //
-// Schema users: registrations, users, addresses, claims (at the phone's home),
+// Schema users: registrations, users, sessions, addresses, claims (at the phone's home),
 // claim_copies (in the cell's own slot). Wallets, postings, transfers and credits
 // are the schema cell's.
 //
@@ -67,6 +70,8 @@
 //	money comes while an account closes   it came first, and closing is refused; or later,
 //	                                      and it is
 //	name not in the copy yet              a preview without a name
+//	no row for a login's refresh token    a session without one
+//	the answer with a refresh token lost  the old one gets the same again for 30 s
 //	too many passwords to hash            429 with Retry-After
 //	idgen away for longer than the stock  503 IDS_EXHAUSTED for what needs a new ID
 //	database away                         503, nothing is lost

@@ -20,6 +20,9 @@ func (s *service) routes(e *echo.Echo) {
 	g.POST("/users", s.handleRegister)
 	g.GET("/operations/:id", s.handleOperation)
 	g.POST("/sessions", s.handleLogin)
+	g.DELETE("/sessions", s.handleLogOutEverywhere)
+	g.POST("/sessions/refresh", s.handleRefresh)
+	g.POST("/sessions/end", s.handleLogOut)
 	g.GET("/me", s.handleMe)
 	g.PATCH("/me", s.handlePatchMe)
 	g.DELETE("/me", s.handleCloseMe)
@@ -40,6 +43,7 @@ func (s *service) routes(e *echo.Echo) {
 
 	in := e.Group("/internal")
 	in.POST("/lookup", s.handleLookup)
+	in.GET("/denied", s.handleDenied)
 	in.GET("/users/:id", s.handleInternalUser)
 	in.GET("/users/:id/addresses/:address", s.handleInternalAddress)
 }
@@ -107,6 +111,50 @@ func (s *service) handleLogin(c echo.Context) error {
 	}
 	out, err := s.login(c.Request().Context(), r, in)
 	return answer(c, http.StatusCreated, out, err)
+}
+
+func (s *service) handleRefresh(c echo.Context) error {
+	r, err := web.RequireRoute(c)
+	if err != nil {
+		return err
+	}
+	var in userapi.RefreshRequest
+	if err := web.Bind(c, &in); err != nil {
+		return err
+	}
+	out, err := s.refresh(c.Request().Context(), r, in.RefreshToken)
+	return answer(c, http.StatusCreated, out, err)
+}
+
+func (s *service) handleLogOut(c echo.Context) error {
+	r, err := web.RequireRoute(c)
+	if err != nil {
+		return err
+	}
+	var in userapi.RefreshRequest
+	if err := web.Bind(c, &in); err != nil {
+		return err
+	}
+	if err := s.logOut(c.Request().Context(), r, in.RefreshToken); err != nil {
+		return err
+	}
+	return c.NoContent(http.StatusNoContent)
+}
+
+func (s *service) handleLogOutEverywhere(c echo.Context) error {
+	r, err := actor(c)
+	if err != nil {
+		return err
+	}
+	if err := s.logOutEverywhere(c.Request().Context(), r); err != nil {
+		return err
+	}
+	return c.NoContent(http.StatusNoContent)
+}
+
+func (s *service) handleDenied(c echo.Context) error {
+	out, err := s.denied(c.Request().Context())
+	return answer(c, http.StatusOK, out, err)
 }
 
 func (s *service) handleMe(c echo.Context) error {

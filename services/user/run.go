@@ -126,7 +126,8 @@ func Run(ctx context.Context, p cellkit.Process) error {
 		limits: cfg.Limits, poke: consumer.Poke, now: wall.Now, log: p.Log,
 	}
 	s.handlers(consumer)
-	e := web.New(web.Options{Service: name, Cell: cfg.Cell, Log: p.Log, Metrics: metrics, RouteVersion: holder.Version})
+	e := web.New(web.Options{Service: name, Cell: cfg.Cell, Log: p.Log, Metrics: metrics, RouteVersion: holder.Version,
+		Quiet: []string{"/internal/denied"}})
 	s.routes(e)
 
 	group, ctx := errgroup.WithContext(ctx)

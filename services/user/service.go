@@ -128,6 +128,9 @@ func (s *service) register(ctx context.Context, op string, in userapi.RegisterRe
 			return out, err
 		}
 		session, err := s.session(at.Slot, u)
+		if err == nil {
+			session = s.remembered(ctx, at, session)
+		}
 		out.Session = &session
 		return out, err
 	case r.State == Taken && r.Winner == 0:
@@ -263,7 +266,11 @@ func (s *service) login(ctx context.Context, r call.Route, in userapi.LoginReque
 	if !ok {
 		return userapi.Session{}, userapi.ErrCredentials
 	}
-	return s.session(r.Slot, u)
+	out, err := s.session(r.Slot, u)
+	if err != nil {
+		return out, err
+	}
+	return s.remembered(ctx, pg.Entry{Slot: r.Slot, Epoch: r.Epoch}, out), nil
 }
 
 // session signs a token for a user of this cell.
@@ -271,7 +278,7 @@ func (s *service) session(slot routing.Slot, u User) (userapi.Session, error) {
 	now := s.now().UTC().Truncate(time.Second)
 	out := userapi.Session{ExpiresAt: now.Add(userapi.TokenLife), User: u.wire()}
 	var err error
-	out.Token, err = userapi.Sign(s.key, userapi.Claims{User: u.ID, Slot: slot, Cell: s.cell, IssuedAt: now.Unix(),
+	out.Token, err = userapi.Sign(s.key, userapi.Claims{User: u.ID, Slot: slot, Cell: s.cell, IssuedAt: issued(now, u),
 		ExpiresAt: out.ExpiresAt.Unix(), Seller: u.Seller, Name: u.Name})
 	return out, err
 }

@@ -44,7 +44,7 @@ func notFound(err error) error {
 	return err
 }
 
-const userColumns = `id, phone, name, password_hash, seller, shop_name, created_at`
+const userColumns = `id, phone, name, password_hash, seller, shop_name, created_at, denied_until`
 
 func collectUser(rows pgx.Rows, err error) (User, error) {
 	if err != nil {
@@ -160,6 +160,9 @@ func closeAccount(ctx context.Context, tx *pg.Tx, user id.ID) error {
 		return err
 	}
 	if open, err := closable(ctx, tx, user); err != nil || !open {
+		return err
+	}
+	if err := leaveAll(ctx, tx, user); err != nil {
 		return err
 	}
 	_, err := tx.Exec(ctx, `UPDATE users.users SET closed_at = now() WHERE slot = $1 AND id = $2 AND closed_at IS NULL`, tx.Slot, user)

@@ -21,6 +21,7 @@ type User struct {
 	Seller       bool
 	ShopName     string
 	CreatedAt    time.Time
+	DeniedUntil  *time.Time // tokens issued up to then are refused; nil: none
 }
 
 func (u User) wire() userapi.User {

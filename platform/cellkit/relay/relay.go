@@ -37,6 +37,7 @@ var hopByHop = [...]string{
 type Request struct {
 	Method string
 	Path   string // escaped, with the query
+	Host   string // that people asked for; empty is the place's own
 	Header http.Header
 	Body   []byte
 }
@@ -45,7 +46,7 @@ type Request struct {
 // Headers that belong to the connection are left out, and so is every
 // X-Cellmart header: who sends one on purpose sets it anew.
 func Read(r *http.Request) (Request, error) {
-	q := Request{Method: r.Method, Path: r.URL.RequestURI(), Header: strip(r.Header)}
+	q := Request{Method: r.Method, Path: r.URL.RequestURI(), Host: r.Host, Header: strip(r.Header)}
 	if r.Body != nil && r.Body != http.NoBody {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -109,6 +110,7 @@ func Send(ctx context.Context, rt http.RoundTripper, base string, q Request, lim
 		cancel(nil)
 		return nil, &Lost{Err: err}
 	}
+	r.Host = q.Host
 	if q.Header != nil {
 		r.Header = q.Header.Clone() // the transport may look at it after this returns
 	}
@@ -153,10 +155,35 @@ func Answer(w http.ResponseWriter, res *http.Response) error {
 		h[name] = values
 	}
 	w.WriteHeader(res.StatusCode)
-	if _, err := io.Copy(w, res.Body); err != nil {
+	var to io.Writer = w
+	if IsStream(res) {
+		to = flusher{w, http.NewResponseController(w)}
+	}
+	if _, err := io.Copy(to, res.Body); err != nil {
 		return fmt.Errorf("pass the answer on: %w", err)
 	}
 	return nil
+}
+
+// IsStream says that the answer comes bit by bit (server-sent events): it's never
+// held, and each bit is passed on at once.
+func IsStream(res *http.Response) bool {
+	return strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream")
+}
+
+// flusher passes on at once what is written.
+type flusher struct {
+	w  http.ResponseWriter
+	rc *http.ResponseController
+}
+
+// Write writes to the client's connection.
+func (f flusher) Write(b []byte) (int, error) {
+	n, err := f.w.Write(b)
+	if err != nil {
+		return n, err
+	}
+	return n, f.rc.Flush()
 }
 
 // Hold reads the answer's body into memory, up to max bytes, so that it can be

@@ -30,7 +30,7 @@ func TestReadLeavesOutWhatIsNotForOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Request{Method: "POST", Path: "/a%2Fb?q=1", Header: http.Header{"X-Cell": {"kept"}, "Authorization": {"kept"}}, Body: []byte("body")}
+	want := Request{Method: "POST", Path: "/a%2Fb?q=1", Host: "example.com", Header: http.Header{"X-Cell": {"kept"}, "Authorization": {"kept"}}, Body: []byte("body")}
 	if diff := cmp.Diff(want, q); diff != "" {
 		t.Errorf("Read (-want +got):\n%s", diff)
 	}

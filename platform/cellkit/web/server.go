@@ -192,7 +192,8 @@ func (s *edge) log(c echo.Context, start time.Time, err error) {
 	if err != nil && errors.Is(r.Context().Err(), context.Canceled) {
 		status = 499 // the client left; nobody saw the answer
 	}
-	if s.o.Metrics != nil {
+	// How long a stream lasts is not how long somebody waited.
+	if s.o.Metrics != nil && c.Response().Header().Get("Content-Type") != "text/event-stream" {
 		s.o.Metrics.HTTP(c.Path(), r.Method, status, took)
 	}
 	level := slog.LevelInfo

@@ -69,6 +69,29 @@ type Answer struct {
 	SKU    id.ID  `json:"sku,omitempty"`    // the first that was short
 }
 
+// Levels of a shelf.
+const (
+	LevelOut    = "out"
+	LevelFew    = "few" // at most Few
+	LevelPlenty = "plenty"
+)
+
+// Few is up to how many units everybody may see the number.
+const Few = 5
+
+// ShelfItem says about how much of a SKU is left, to everybody.
+type ShelfItem struct {
+	SKU   id.ID  `json:"sku"`
+	Level string `json:"level"`
+	Left  int64  `json:"left,omitempty"` // of few
+}
+
+// Shelf is what GET /api/v1/products/{id}/stock answers: what was ever stocked.
+type Shelf struct {
+	Items []ShelfItem `json:"items"`
+	AsOf  time.Time   `json:"as_of"`
+}
+
 // Stock is one SKU as its seller sees it: stocked = free + held + sold.
 type Stock struct {
 	SKU       id.ID     `json:"sku"`

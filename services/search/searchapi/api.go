@@ -48,8 +48,15 @@ type Product struct {
 type Products struct {
 	Items       []Product      `json:"items"`
 	TotalApprox uint64         `json:"total_approx"`
+	Categories  []Facet        `json:"categories,omitempty"` // whichever is chosen; on the first page
 	NextCursor  string         `json:"next_cursor,omitempty"`
 	Lag         map[string]Lag `json:"lag"`
+}
+
+// Facet says how many a category has of what was found.
+type Facet struct {
+	Category string `json:"category"`
+	Count    int    `json:"count"`
 }
 
 // Order is a seller's part of an order that was found.

@@ -57,9 +57,10 @@ type User struct {
 
 // Session is the answer of POST /users (201), POST /sessions and POST /seller.
 type Session struct {
-	Token     string    `json:"token"`
-	ExpiresAt time.Time `json:"expires_at"`
-	User      User      `json:"user"`
+	Token        string    `json:"token"`
+	ExpiresAt    time.Time `json:"expires_at"`
+	RefreshToken string    `json:"refresh_token,omitempty"` // once for POST /sessions/refresh
+	User         User      `json:"user"`
 }
 
 // The states of an operation.

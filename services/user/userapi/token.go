@@ -26,6 +26,7 @@ const (
 // Why a token doesn't count.
 var (
 	ErrToken        = errs.New(errs.Unauthenticated, "INVALID_TOKEN", "the token is not valid, log in again")
+	ErrTokenReused  = errs.New(errs.Unauthenticated, "TOKEN_REUSED", "the refresh token was used before: its login is ended, log in again")
 	ErrTokenExpired = errs.New(errs.Unauthenticated, "TOKEN_EXPIRED", "the session is over, log in again")
 )
 
