@@ -300,8 +300,8 @@ func (b *tab) look(code, name string) {
 // nothing that the policy forbids; a picture of each is kept,
 // the English in the light, the Chinese in the dark.
 func everyPage(t *testing.T, s *stand) {
-	if s.code == "" {
-		skipped(t, s.why)
+	if s.code == "" { // the pages are looked at all the same
+		fmt.Fprintf(os.Stderr, "SKIPPED: %s: axe-core: %s\n", t.Name(), s.why)
 	}
 	b := s.tab(t)
 	paths := []string{"/", "/categories/home", "/categories/home?sort=price", "/search?q=teapot", "/search?q=nothinglikethis&min=1", "/products/" + s.product,
@@ -348,7 +348,7 @@ func everyPage(t *testing.T, s *stand) {
 	eval[bool](b, `document.body.append(new Image()); document.body.lastChild.src = "https://example.com/x.png"; true`)
 	eventually(t, glance, "a planted picture of another host is complained about", func() (bool, string) { return len(b.complaints()) > 0, "" })
 	eval[bool](b, `document.body.append(document.createElement("input")); true`)
-	if len(b.barriers(s.code)) == 0 {
+	if s.code != "" && len(b.barriers(s.code)) == 0 {
 		t.Error("axe misses a planted field without a label and a picture without words")
 	}
 }

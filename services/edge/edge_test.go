@@ -484,3 +484,37 @@ func TestConfig(t *testing.T) {
 		}
 	}
 }
+
+// A form of the shop's may be sent through another gateway too when it has its key
+// and its sender is logged in; no other form.
+func TestFormWithItsKeyIsSentAgain(t *testing.T) {
+	w := newWorld(t, "c1", "c2")
+	const form, cookie = "application/x-www-form-urlencoded", "__Host-session=x"
+	for _, tc := range []struct {
+		name, body string
+		again      bool
+		headers    []string
+	}{
+		{"with its key", "amount=1&key=k", true, []string{"Content-Type", form, "Cookie", cookie}},
+		{"with its key, in a charset", "amount=1&key=k", true, []string{"Content-Type", form + "; charset=utf-8", "Cookie", "a=b; " + cookie}},
+		{"without a key", "amount=1", false, []string{"Content-Type", form, "Cookie", cookie}},
+		{"with an empty key", "amount=1&key=", false, []string{"Content-Type", form, "Cookie", cookie}},
+		{"with two", "key=a&key=b", false, []string{"Content-Type", form, "Cookie", cookie}},
+		{"nobody's", "amount=1&key=k", false, []string{"Content-Type", form}},
+		{"no form", `{"key":"key=k"}`, false, []string{"Content-Type", "application/json", "Cookie", cookie}},
+		{"broken", "key=k&x=%", false, []string{"Content-Type", form, "Cookie", cookie}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w.cells[0].answers(nil)
+			waitFor(t, "c1 is in", func() bool { return w.do(t, "GET", "", "X-Region", "c1").cell == "c1" })
+			w.cells[0].answers(func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) })
+			before := w.cells[1].calls.Load()
+			a := w.do(t, "POST", tc.body, append(tc.headers, "X-Region", "c1")...)
+			elsewhere := w.cells[1].calls.Load() - before
+			if tc.again && (a.status != 200 || a.cell != "c2") || !tc.again && (a.problem.Code != "OUTCOME_UNKNOWN" || elsewhere != 0) {
+				t.Errorf("%+v, and c2 had %d calls", a, elsewhere)
+			}
+		})
+	}
+	w.cells[0].answers(nil)
+}

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"mime"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -23,6 +25,8 @@ const (
 	answerLimit  = 10 * time.Second // longer than a gateway takes at most
 	maxRefused   = 2                // gateways that are asked, when the first refuses
 	held         = 256 << 10        // of an answer, so that half of one can be thrown away
+
+	sessionCookie = "__Host-session" // of the gateways' pages
 )
 
 // gateway is one cell's way in.
@@ -140,7 +144,21 @@ func isPage(res *http.Response) bool {
 // isn't logged in (registers) has no such place, and another gateway may be
 // another home.
 func repeatable(q relay.Request) bool {
-	return q.Safe() || q.Repeatable() && q.Header.Get("Authorization") != ""
+	return q.Safe() || q.Repeatable() && q.Header.Get("Authorization") != "" || keyedForm(q)
+}
+
+// keyedForm says that the request is a form of the shop's that carries its key, of
+// somebody who is logged in: the gateway sends the key on with what the form asks for.
+func keyedForm(q relay.Request) bool {
+	kind, _, err := mime.ParseMediaType(q.Header.Get("Content-Type"))
+	if q.Method != http.MethodPost || err != nil || kind != "application/x-www-form-urlencoded" || strings.HasPrefix(q.Path, "/register") {
+		return false
+	}
+	if c, err := (&http.Request{Header: q.Header}).Cookie(sessionCookie); err != nil || c.Value == "" {
+		return false
+	}
+	form, err := url.ParseQuery(string(q.Body))
+	return err == nil && len(form["key"]) == 1 && form["key"][0] != ""
 }
 
 // codeUnreachable is a gateway's when it can't reach the user's home: it has not

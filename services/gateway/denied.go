@@ -22,8 +22,9 @@ const (
 
 // denied are the users whose tokens are refused up to when: those that have logged
 // out everywhere. The own user service knows them, of the users that live here and of
-// those that this cell stands by for; no other cell answers for anybody. While it is
-// away the last list stands.
+// those that this cell stands by for; what lives in no cell (a seller's products, the
+// search of their orders) any gateway asks for, and one that is neither takes a token
+// until it ends, 10 minutes at most. While the service is away the last list stands.
 type denied struct {
 	users atomic.Pointer[map[id.ID]int64]
 }

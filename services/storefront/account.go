@@ -1,6 +1,7 @@
 package storefront
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"path"
@@ -50,10 +51,14 @@ func (v *visit) login() error {
 }
 
 // logout ends this browser's login, or all logins of the user. What can't be told to
-// the home now ends here all the same: with the browser's cookies, and the token
-// within 10 minutes. Only "everywhere" must be told.
+// the home now ends here all the same, with the browser's cookies: the session's token
+// is good for up to 10 minutes, the refresh token, which nobody has any more, for as
+// long as any. Only "everywhere" must be told.
 func (v *visit) logout() error {
-	if v.form("everywhere") != "" && v.token != "" {
+	if v.form("everywhere") != "" {
+		if v.token == "" {
+			return cmp.Or(v.lapsed, errNoSession)
+		}
 		if _, err := v.do(ask{method: http.MethodDelete, path: "/sessions", own: true}, nil); err != nil {
 			return v.refused(err, "", v.accountPage)
 		}

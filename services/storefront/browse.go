@@ -225,8 +225,9 @@ type left struct {
 }
 
 // glanceTime is how long a page waits for what it can do without: the seller's cell
-// may be away.
-const glanceTime = 300 * time.Millisecond
+// may be away. This is the one place where a page asks another cell than its user's
+// home, and only until stock is shown from the sellers' streams.
+const glanceTime = 100 * time.Millisecond
 
 // stock asks the seller's cell; what it doesn't say in time isn't known.
 func (v *visit) stock(p product) map[string]*left {

@@ -83,6 +83,13 @@ func TestASessionThatCannotGoOn(t *testing.T) {
 	denied.api.set(refreshing, answer{status: 401, code: "TOKEN_EXPIRED"})
 	denied.get("/orders").leads(t, "/orders")
 	denied.get("/orders").leads(t, "/login?next=%2Forders")
+	other := visitShop(t) // somebody logs in where another was, and gets a session alone
+	other.api.set(refreshing, unreachable)
+	other.remember("")
+	other.post("/login", "phone", "13900000001", "password", "secret", "next", "/").leads(t, "/")
+	if other.has(cookieSession) == "" || other.has(cookieRefresh) != "" {
+		t.Errorf("the one before would go on: session %q, refresh %q", other.has(cookieSession), other.has(cookieRefresh))
+	}
 	loops := visitShop(t) // a token that is refused as soon as it's made
 	loops.remember("old")
 	loops.api.set("GET /api/v1/orders", answer{status: 401, code: "TOKEN_EXPIRED"})
@@ -93,6 +100,12 @@ func TestASessionThatCannotGoOn(t *testing.T) {
 func TestLogOutHereAndEverywhere(t *testing.T) {
 	t.Parallel()
 	b := visitShop(t)
+	b.remember("") // the session is over, and its home is away: nothing can be told, and the page says so
+	b.api.set("POST /api/v1/sessions/refresh", unreachable)
+	b.post("/logout", "everywhere", "1").is(t, 503, "Cell c3 can&#39;t be reached")
+	if b.has(cookieRefresh) == "" {
+		t.Error("a login that lives on elsewhere is forgotten here")
+	}
 	b.remember(aToken)
 	b.post("/logout").leads(t, "/")
 	if c := b.api.calls("POST /api/v1/sessions/end"); len(c) != 1 || !strings.Contains(c[0].body, "cmVmcmVzaA-1") {

@@ -102,9 +102,7 @@ const refreshLife = 30 * 24 * time.Hour
 func (v *visit) keep(s session) {
 	v.token = s.Token
 	setCookie(v.w, cookieSession, s.Token, time.Until(s.ExpiresAt))
-	if s.Refresh != "" {
-		setCookie(v.w, cookieRefresh, s.Refresh, refreshLife)
-	}
+	setCookie(v.w, cookieRefresh, s.Refresh, refreshLife) // none: whoever was here before mustn't go on
 	v.w.Header().Set("Cache-Control", "no-store")
 }
 

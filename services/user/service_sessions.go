@@ -65,7 +65,7 @@ func (s *service) refresh(ctx context.Context, route call.Route, text string) (o
 			return err
 		case !ok:
 			return userapi.ErrTokenExpired
-		case r.Turn == have.Turn:
+		case r.Turn >= have.Turn: // a later one than is known here: only we make them, a failover has lost it
 			r.Turn++
 			return turnSeat(ctx, tx, r, now, now.Add(refreshLife))
 		case r.Turn+1 == have.Turn && now.Sub(have.TurnedAt) < turnGrace:

@@ -53,8 +53,8 @@ func lockSeat(ctx context.Context, tx *pg.Tx, r userapi.Refresh, now time.Time) 
 }
 
 func turnSeat(ctx context.Context, tx *pg.Tx, r userapi.Refresh, now, ends time.Time) error {
-	_, err := tx.Exec(ctx, `UPDATE users.sessions SET turn = turn + 1, turned_at = $4, ends_at = $5 WHERE slot = $1 AND user_id = $2 AND seat = $3`,
-		tx.Slot, r.User, int16(r.Seat), now, ends)
+	_, err := tx.Exec(ctx, `UPDATE users.sessions SET turn = $6, turned_at = $4, ends_at = $5 WHERE slot = $1 AND user_id = $2 AND seat = $3`,
+		tx.Slot, r.User, int16(r.Seat), now, ends, int64(r.Turn))
 	return err
 }
 
