@@ -122,7 +122,10 @@ func TestReconciliationNamesPlantedViolations(t *testing.T) {
 				", 'transfer', " + friend.id + ", " + buyer.id + ", " + mustID(t, buyer.id).Slot().String() + ", 500, 'CNY', 'CREDITED', now() - interval '1 minute')",
 			"DELETE FROM cell.credits WHERE transfer_id = " + lone, "no_source", "credit of transfer " + lone,
 		},
-		{"missing settle", "c1", "UPDATE cell.transfers SET state = 'FROZEN', ended_at = NULL WHERE id = " + sent, "UPDATE cell.transfers SET state = 'SETTLED', ended_at = now() WHERE id = " + sent, "forgotten", "transfer " + sent},
+		{
+			"missing settle", "c1", "UPDATE cell.transfers SET state = 'FROZEN', memo = ended_at::text, ended_at = NULL WHERE id = " + sent,
+			"UPDATE cell.transfers SET state = 'SETTLED', ended_at = memo::timestamptz, memo = '' WHERE id = " + sent, "forgotten", "transfer " + sent, // to the microsecond: standbys have it
+		},
 		{"both ends", "c1", "UPDATE cell.transfers SET state = 'REVERSED' WHERE id = " + sent, "UPDATE cell.transfers SET state = 'SETTLED' WHERE id = " + sent, "twice", "transfer " + sent + " is both CREDITED and REVERSED"},
 		{"amount changed", "c2", "UPDATE cell.credits SET amount = amount + 1 WHERE transfer_id = " + sent, "UPDATE cell.credits SET amount = amount - 1 WHERE transfer_id = " + sent, "fields", "transfer " + sent},
 	} {
