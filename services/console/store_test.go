@@ -123,6 +123,18 @@ func testRecords(t *testing.T, r records) {
 	if open, err := r.openJobs(ctx); err != nil || len(open) != 2 || open[0].ID != "a" || open[1].ID != "b" {
 		t.Errorf("open: %+v, %v", open, err)
 	}
+	for _, bad := range []string{"a\x00b", "\xff"} {
+		unstorable := first
+		unstorable.State, unstorable.Detail = agentapi.JobDone, bad
+		if err := r.endJob(ctx, unstorable); err == nil {
+			t.Errorf("%q is kept", bad)
+		}
+		unstorable.Detail = storable(bad)
+		unstorable.ID = "none"
+		if err := r.endJob(ctx, unstorable); err != nil {
+			t.Errorf("%q: %v", unstorable.Detail, err)
+		}
+	}
 	first.State, first.Detail = agentapi.JobFailed, "no answer"
 	late := first
 	late.State, late.Detail = agentapi.JobDone, "late"
