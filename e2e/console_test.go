@@ -111,6 +111,9 @@ func (o *operator) act(t testing.TB, path, typed string) {
 	})
 }
 
+// isKnown finds a value that is known, or a panel whose source is.
+var isKnown = regexp.MustCompile(`class="(badge )?known"`)
+
 // The console without JavaScript: it shows all that runs, unplugs a cell and plugs it
 // in again. With a cell's agent, its bus and the global one hanging (S-R07, S-W08) it
 // says what it doesn't know any more, the other cells' rows stay known, and no page
@@ -127,7 +130,7 @@ func TestConsole(t *testing.T) {
 	for _, panel := range []string{"route", "standby", "search", "ids", "invariants"} {
 		eventually(t, patience, panel+" is known", func() (bool, string) {
 			text := section(o.page(t, "/"), panel)
-			return strings.Contains(text, "known") && !strings.Contains(text, `class="badge failed"`) && !strings.Contains(text, `class="badge unknown"`), text
+			return isKnown.MatchString(text) && !strings.Contains(text, `class="badge failed"`) && !strings.Contains(text, `class="badge unknown"`), text
 		})
 	}
 
@@ -283,6 +286,7 @@ func TestConsoleInTheBrowser(t *testing.T) {
 
 	for name, part := range map[string]func(*testing.T){
 		"S-W06 one stream, none while hidden": func(t *testing.T) { streams(t, b) },
+		"no words: stale":                     func(t *testing.T) { silence(t, b) },
 		"S-W02 sibling origin":                func(t *testing.T) { sibling(t, b) },
 		"every page":                          func(t *testing.T) { barrierFree(t, b, first, job) },
 	} {
@@ -317,6 +321,29 @@ func streams(t *testing.T, b *tab) {
 	}
 }
 
+// A stream that has lost its connection without a word: the page says that it's stale,
+// and asks by itself. It waits 40 s for that, here 50 ms.
+func silence(t *testing.T, b *tab) {
+	b.open("/tour?lang=en")
+	eval[bool](b, `(() => {
+		const after = window.setTimeout;
+		window.setTimeout = (f, ms, ...a) => after(f, ms == 40000 ? 50 : ms, ...a);
+		return true;
+	})()`)
+	b.hide(true)
+	b.hide(false)
+	eventually(t, patience, "the page says that it's stale", func() (bool, string) {
+		return eval[bool](b, `!!document.querySelector("[data-live].stale") && document.querySelector("#say").className == "silent"`), b.text()
+	})
+	b.says("No news from the console")
+	b.shoot("stale")
+	const asked = `performance.getEntriesByName(location.href).filter(e => e.initiatorType == "fetch").length`
+	before := eval[int](b, asked)
+	eventually(t, patience, "it asks by itself", func() (bool, string) {
+		return eval[int](b, asked) > before+1, b.text() // one may have been on its way
+	})
+}
+
 // A page of a sibling origin, on another port of the same host, can't drive the
 // console, though the browser sends the cookie along (S-W02).
 func sibling(t *testing.T, b *tab) {
@@ -342,6 +369,9 @@ func sibling(t *testing.T, b *tab) {
 // is broken by none. After the first look only what a language or a scheme can change
 // is looked at again.
 func barrierFree(t *testing.T, b *tab, transfer, job string) {
+	if job == "" {
+		t.Error("no job's page was found")
+	}
 	code, why := axe(t)
 	if why != "" {
 		skipped(t, why)

@@ -18,8 +18,6 @@ import (
 	"example.com/cellmart/services/agent/agentapi"
 )
 
-const listed = 200 // transfers, at most, in a list for an operator
-
 // stuck lists transfers that have not ended, oldest first.
 func (s store) stuck(ctx context.Context) ([]agentapi.StuckTransfer, error) {
 	all := []agentapi.StuckTransfer{}
@@ -27,7 +25,7 @@ func (s store) stuck(ctx context.Context) ([]agentapi.StuckTransfer, error) {
 	if err := s.pool.QueryRow(ctx, "SELECT cell FROM cell.identity").Scan(&cell); err != nil {
 		return nil, pg.Error(err)
 	}
-	list, err := transfer.ListStuck(ctx, s.pool, 0, listed)
+	list, err := transfer.ListStuck(ctx, s.pool, 0, agentapi.Listed)
 	for _, t := range list {
 		all = append(all, agentapi.StuckTransfer{ID: t.ID, Cell: cell, Kind: string(t.Kind), ToSlot: t.ToSlot, State: string(t.State), Amount: t.Amount,
 			Currency: t.Currency, AgeMS: t.AgeMS, Attempts: t.Attempts, Answer: t.Answer, Parked: t.Parked})
@@ -38,7 +36,7 @@ func (s store) stuck(ctx context.Context) ([]agentapi.StuckTransfer, error) {
 // parked lists messages about transfers that nobody could handle, oldest first.
 func (s store) parked(ctx context.Context, cell string) ([]agentapi.ParkedTransfer, error) {
 	all := []agentapi.ParkedTransfer{}
-	list, err := transfer.ListParked(ctx, s.pool, "", listed)
+	list, err := transfer.ListParked(ctx, s.pool, "", agentapi.Listed)
 	for _, p := range list {
 		all = append(all, agentapi.ParkedTransfer{Cell: cell, Slot: p.Slot, From: p.From, Transfer: p.Transfer, Kind: p.Kind, Reason: p.Reason,
 			AgeMS: p.AgeMS, Message: p.Message})

@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -87,18 +88,20 @@ type actions struct {
 	links   bool          // the agents can be reached without their links, so faults can be lifted again
 	ask     time.Duration // limit of a plan's questions
 	limit   time.Duration // of a job, but a drill
+	answer  time.Duration // limit of a question to the records
 	drills  drills
+	log     *slog.Logger
 	now     func() time.Time
 
-	wake chan struct{}
-	mu   sync.Mutex
-	busy map[string]bool // jobs that are being done
+	wake  chan struct{}
+	mu    sync.Mutex
+	taken map[string]bool // jobs that were begun here; true = ended, but a list of open ones may still have it
 }
 
 func newActions(agents map[string]*agentapi.Client, cells []string, r records, links bool) *actions {
 	return &actions{
-		agents: agents, cells: cells, records: r, links: links, ask: 2 * time.Second, limit: 40 * time.Second, now: time.Now,
-		wake: make(chan struct{}, 1), busy: map[string]bool{},
+		agents: agents, cells: cells, records: r, links: links, ask: 2 * time.Second, limit: 40 * time.Second, answer: 2 * time.Second,
+		log: slog.New(slog.DiscardHandler), now: time.Now, wake: make(chan struct{}, 1), taken: map[string]bool{},
 	}
 }
 
@@ -194,16 +197,27 @@ func (a *actions) plan(ctx context.Context, kind string, args Args) (Plan, error
 	return p, nil
 }
 
-// planJobs asks all cells what they have of a transfer.
+// planJobs asks all cells what they have of a transfer, and says which of them
+// didn't answer, and why.
 func (a *actions) planJobs(ctx context.Context, what, transfer, reason string) ([]agentapi.PlannedJob, []string, error) {
-	k := a.story(ctx, transfer)
-	var parked []agentapi.ParkedTransfer
+	asking, done := context.WithTimeout(ctx, a.ask)
+	defer done()
+	var wg sync.WaitGroup
+	var got map[string][]agentapi.ParkedTransfer
+	var failed map[string]error
 	if what == retry {
-		asking, done := context.WithTimeout(ctx, a.ask)
-		defer done()
-		got, _ := each(a.agents, a.cells, func(c *agentapi.Client) ([]agentapi.ParkedTransfer, error) { return c.Parked(asking) })
-		for _, cell := range a.cells {
-			parked = append(parked, got[cell]...)
+		wg.Go(func() {
+			got, failed = each(a.agents, a.cells, func(c *agentapi.Client) ([]agentapi.ParkedTransfer, error) { return c.Parked(asking) })
+		})
+	}
+	k := a.story(ctx, transfer)
+	wg.Wait()
+	var parked []agentapi.ParkedTransfer
+	for _, cell := range a.cells {
+		parked = append(parked, got[cell]...)
+		said := slices.ContainsFunc(k.Missing, func(m string) bool { return strings.HasPrefix(m, cell+": ") })
+		if err := failed[cell]; err != nil && !said {
+			k.Missing = append(k.Missing, cell+": "+err.Error())
 		}
 	}
 	jobs, err := agentapi.PlanJobs(transfer, k.Sides, parked, agentapi.TransferJob{What: what, Reason: reason})

@@ -6,11 +6,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"example.com/cellmart/platform/cellkit/id"
 	"example.com/cellmart/services/agent/agentapi"
@@ -24,7 +27,9 @@ type cell struct {
 	side   *agentapi.Transfer
 	jobs   map[string]agentapi.TransferJob
 	asked  int  // for a job's state
+	puts   int  // faults that were set
 	deaf   bool // takes a fault and doesn't keep it
+	mute   bool // doesn't say what is parked
 }
 
 func newCell(t *testing.T, name string) *cell {
@@ -37,6 +42,7 @@ func newCell(t *testing.T, name string) *cell {
 		if err := json.NewDecoder(r.Body).Decode(&f); err != nil {
 			t.Error(err)
 		}
+		c.puts++
 		if !c.deaf {
 			delete(c.faults, r.PathValue("peer"))
 			if f != (agentapi.Fault{}) {
@@ -49,6 +55,10 @@ func newCell(t *testing.T, name string) *cell {
 		say(w, agentapi.Status{Cell: name, Faults: c.faults})
 	})
 	mux.HandleFunc("GET /admin/transfers/parked", func(w http.ResponseWriter, _ *http.Request) {
+		if c.mute {
+			http.Error(w, "no", http.StatusInternalServerError)
+			return
+		}
 		say(w, map[string]any{"items": []agentapi.ParkedTransfer{}})
 	})
 	mux.HandleFunc("GET /admin/transfers/{id}", func(w http.ResponseWriter, r *http.Request) {
@@ -152,18 +162,25 @@ func (f *fleet) carry(t *testing.T, form url.Values, typed string) Job {
 	if got.StatusCode != http.StatusSeeOther || !strings.HasPrefix(to, "/jobs/") {
 		t.Fatalf("%s to %q\n%s", got.Status, to, got.text)
 	}
-	var j Job
-	wait(t, "the job ends", func() bool {
-		var err error
-		if j, err = f.m.job(t.Context(), strings.TrimPrefix(to, "/jobs/")); err != nil {
-			t.Fatal(err)
-		}
-		return j.State != agentapi.JobOpen
-	})
+	j := f.ended(t, strings.TrimPrefix(to, "/jobs/"))
 	page := f.do(t, http.MethodGet, to, nil)
 	if !strings.Contains(page.text, "job-"+j.State) || !strings.Contains(page.text, "a drill") || !strings.Contains(page.text, "bin/cellctl ") {
 		t.Errorf("the job's page:\n%s", page.text)
 	}
+	return j
+}
+
+// ended waits for a job's end.
+func (f *fleet) ended(t *testing.T, id string) Job {
+	t.Helper()
+	var j Job
+	wait(t, "job "+id+" ends", func() bool {
+		var err error
+		if j, err = f.m.job(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		return j.State != agentapi.JobOpen
+	})
 	return j
 }
 
@@ -254,6 +271,121 @@ func TestTransferIsRetriedAndCancelled(t *testing.T) {
 	}
 }
 
+// Nothing is said to be left to do while a cell that may have it isn't heard.
+func TestCellThatIsntHeardIsNamed(t *testing.T) {
+	t.Parallel()
+	d := newDriven(t)
+	d.work(t)
+	d.two.with(func() { d.two.mute = true })
+	if got := d.do(t, http.MethodGet, "/act/retry?transfer=77", nil); !strings.Contains(got.text, "<li>c2: ") || strings.Contains(got.text, `action="/jobs"`) {
+		t.Errorf("nothing to do, c2 isn't heard: %s\n%s", got.Status, got.text)
+	}
+	if _, err := d.acts.begin(t.Context(), Job{ID: "none", Kind: retry, Args: Args{Transfer: "77"}, Operator: firstName, Reason: "why"}); err != nil {
+		t.Fatal(err)
+	}
+	if j := d.ended(t, "none"); j.State != agentapi.JobFailed || !strings.Contains(j.Detail, "not asked: c2: ") {
+		t.Errorf("nothing to do, c2 isn't heard: %+v", j)
+	}
+	d.one.with(func() {
+		d.one.side = &agentapi.Transfer{Cell: "c1", Source: &agentapi.Side{Slot: 5, State: "FROZEN", From: 1, To: 2, Amount: 100, Currency: "CNY"}}
+	})
+	if j := d.carry(t, d.preview(t, "/act/retry?transfer=77"), "77"); j.State != agentapi.JobDone || !strings.HasPrefix(j.Detail, "c1: asked again; not asked: c2: ") {
+		t.Errorf("c1 has something to do, c2 isn't heard: %+v", j)
+	}
+	d.two.Close()
+	if p, err := d.acts.plan(t.Context(), retry, Args{Transfer: "77"}); err != nil || len(p.Missing) != 1 || !strings.HasPrefix(p.Missing[0], "c2: ") {
+		t.Errorf("c2 is dead: %q, %v", p.Missing, err)
+	}
+}
+
+// Jobs of one cell or transfer are done one after the other, as they were asked for.
+func TestOrderOfJobs(t *testing.T) {
+	t.Parallel()
+	a := newActions(nil, nil, nil, true)
+	all := []Job{
+		{ID: "a", Args: Args{Cell: "c1"}}, {ID: "b", Args: Args{Cell: "c2", Peer: "c1"}}, {ID: "c", Args: Args{Cell: "c2"}},
+		{ID: "d", Args: Args{Transfer: "7"}}, {ID: "e", Args: Args{Transfer: "7"}}, {ID: "f", Args: Args{Cell: "c3"}},
+	}
+	step := func(name, want string, open ...Job) {
+		t.Helper()
+		got := ""
+		for _, j := range a.take(open) {
+			got += j.ID
+		}
+		if got != want {
+			t.Errorf("%s: %q are begun, want %q", name, got, want)
+		}
+	}
+	step("at first", "adf", all...)
+	step("none has ended", "", all...)
+	a.release("a")
+	step("a list from before a's end", "", all...)
+	step("a has ended", "b", all[1:]...)
+	a.release("b")
+	a.release("d")
+	step("b and d have ended", "ce", all[2], all[4], all[5])
+	for _, id := range []string{"c", "e", "f"} {
+		a.release(id)
+	}
+	step("all have ended", "")
+	if len(a.taken) > 0 {
+		t.Errorf("kept in mind: %v", a.taken)
+	}
+}
+
+// What waited for long is told so, and isn't begun.
+func TestJobThatWaitedTooLong(t *testing.T) {
+	t.Parallel()
+	d := newDriven(t)
+	ran := filepath.Join(t.TempDir(), "ran")
+	d.acts.drills.cellctl = program(t, "touch "+ran)
+	d.acts.now = func() time.Time { return time.Now().Add(stale + time.Second) }
+	for _, j := range []Job{
+		{ID: "cut", Kind: unplug, Args: Args{Cell: "c1"}, Operator: firstName, Reason: "why"},
+		{ID: "drill", Kind: drill, Args: Args{Drill: "unplug", Cell: "c2"}, Operator: firstName, Reason: "why"},
+	} {
+		if _, err := d.acts.begin(t.Context(), j); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.work(t)
+	for _, id := range []string{"cut", "drill"} {
+		if j := d.ended(t, id); j.State != agentapi.JobFailed || !strings.Contains(j.Detail, "asked too long ago") {
+			t.Errorf("%+v", j)
+		}
+	}
+	if _, err := os.Stat(ran); err == nil || d.one.fault(everyone) != (agentapi.Fault{}) {
+		t.Errorf("it was done: %+v, %v", d.one.fault(everyone), err)
+	}
+}
+
+// A database that hangs holds jobs up until it goes on, and then they are done, once.
+func TestJobsOfADatabaseThatHangs(t *testing.T) {
+	t.Parallel()
+	d := newDriven(t)
+	db := &stopped{memory: d.m}
+	db.reads.Store(true)
+	db.ends.Store(true)
+	d.acts.records, d.acts.answer = db, 50*time.Millisecond
+	if _, err := d.acts.begin(t.Context(), Job{ID: "cut", Kind: unplug, Args: Args{Cell: "c1"}, Operator: firstName, Reason: "why"}); err != nil {
+		t.Fatal(err)
+	}
+	d.work(t)
+	wait(t, "open jobs are asked for again", func() bool { return db.asked.Load() > 1 })
+	db.reads.Store(false)
+	d.acts.rouse()
+	wait(t, "its end is told again", func() bool { return db.told.Load() > 2 })
+	db.ends.Store(false)
+	if j := d.ended(t, "cut"); j.State != agentapi.JobDone {
+		t.Errorf("%+v", j)
+	}
+	d.one.with(func() {
+		if d.one.puts != 1 {
+			t.Errorf("c1 was unplugged %d times", d.one.puts)
+		}
+	})
+}
+
 // A job that another process left open is done, with the same IDs: twice is once.
 func TestOpenJobsAreDoneAfterAStart(t *testing.T) {
 	t.Parallel()
@@ -261,8 +393,8 @@ func TestOpenJobsAreDoneAfterAStart(t *testing.T) {
 	d.one.with(func() {
 		d.one.side = &agentapi.Transfer{Cell: "c1", Source: &agentapi.Side{Slot: 5, State: "FROZEN", From: 1, To: 2, Amount: 100, Currency: "CNY"}}
 	})
-	left := Job{ID: "left", Kind: cancel, Args: Args{Transfer: "77"}, Operator: firstName, Reason: "why"}
-	if _, err := d.m.addJob(t.Context(), left); err != nil {
+	left, err := d.m.addJob(t.Context(), Job{ID: "left", Kind: cancel, Args: Args{Transfer: "77"}, Operator: firstName, Reason: "why"})
+	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := d.acts.do(t.Context(), left); err != nil { // killed before it was noted

@@ -123,7 +123,7 @@ func newWorld(t *testing.T) *world {
 		agents[zone] = &agentapi.Client{BaseURL: p.URL, OperatorKey: "k"}
 	}
 	w.collector = newCollector(agents, &controlapi.Client{BaseURL: w.route.URL})
-	w.each, w.deadline = 10*time.Millisecond, 150*time.Millisecond
+	w.each, w.deadline = 10*time.Millisecond, time.Second
 	w.look()
 	w.gateways = map[string]string{"c1": w.gateway.URL + "/metrics"}
 	return w

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -28,7 +29,7 @@ type drills struct {
 
 	mu    sync.Mutex
 	runs  bool
-	begun map[string]bool // jobs of this process
+	begun map[string]bool // jobs that were asked for here and not entered yet
 }
 
 func validDrill(name string) bool { return slices.Contains(drillNames, name) }
@@ -48,8 +49,10 @@ func (d *drills) mine(job string) {
 func (d *drills) enter(job string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	here := d.begun[job]
+	delete(d.begun, job)
 	switch {
-	case !d.begun[job]:
+	case !here:
 		return errors.New("the console was stopped during the drill: see whether something is still unplugged or down")
 	case d.runs:
 		return errors.New("another drill is on")
@@ -64,21 +67,35 @@ func (d *drills) leave() {
 	d.runs = false
 }
 
-// do runs a drill and gives its report. At the end of ctx the drill is interrupted,
+// run has a drill done and gives its report. At the end of ctx the drill is interrupted,
 // and has time to mend.
-func (d *drills) do(ctx context.Context, j Job) (string, error) {
-	if err := d.enter(j.ID); err != nil {
+func (d *drills) run(ctx context.Context, j Job) (string, error) {
+	// No pipe: its reader ends with this process, and cellctl by SIGPIPE, before it mended.
+	report, err := os.CreateTemp("", "cellmart-drill-")
+	if err != nil {
 		return "", err
 	}
-	defer d.leave()
+	defer os.Remove(report.Name())
+	defer report.Close() //nolint:errcheck // the child writes it, it is only read here
 	cmd := exec.CommandContext(ctx, d.cellctl, "drill", "--root="+d.root, "--short", "--cell="+j.Args.Cell, j.Args.Drill)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = drillMends
-	out, err := cmd.CombinedOutput()
-	said := strings.ToValidUTF8(strings.TrimSpace(string(out[max(0, len(out)-drillSays):])), "")
-	if err != nil {
+	cmd.Stdout, cmd.Stderr = report, report
+	ran := cmd.Run()
+	said, err := lastOf(report)
+	if err := errors.Join(ran, err); err != nil {
 		return "", fmt.Errorf("%w: %s", err, said)
 	}
 	return said, nil
+}
+
+// lastOf is the end of a report.
+func lastOf(f *os.File) (string, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	b, err := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-drillSays), drillSays))
+	return strings.TrimSpace(string(b)), err
 }

@@ -1,12 +1,15 @@
 package console
 
 import (
+	"context"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
+	"example.com/cellmart/platform/cellkit/errs"
 	"example.com/cellmart/services/agent/agentapi"
 )
 
@@ -26,6 +29,8 @@ func TestDrill(t *testing.T) {
 		{`echo "$@"`, agentapi.JobDone, "drill --root=/checkout --short --cell=c2 unplug"},
 		{`echo "FAILED: people were hurt"; exit 1`, agentapi.JobFailed, "people were hurt"},
 		{`head -c 100000 /dev/zero | tr '\0' x; echo end`, agentapi.JobDone, "xxxend"},
+		{`[ -f /dev/stdout ] && [ -f /dev/stderr ] && echo "files, no pipes"`, agentapi.JobDone, "files, no pipes"}, // they outlive the console
+		{`printf 'a\0b\377c'`, agentapi.JobDone, "abc"},
 		{`echo "others: $(env | grep -vcE '^(PATH|HOME|PWD|OLDPWD|SHLVL|_)=')"`, agentapi.JobDone, "others: 0"}, // no key of the console's
 	} {
 		d := newDriven(t)
@@ -70,8 +75,45 @@ func TestOneDrillAtATime(t *testing.T) {
 		t.Error("two at the same time")
 	}
 	d.leave()
-	if err := d.enter("b"); err != nil {
+	d.mine("c")
+	if err := d.enter("c"); err != nil {
 		t.Error(err)
+	}
+	d.leave()
+	if err := d.enter("c"); err == nil {
+		t.Error("the same one again")
+	}
+}
+
+// forgetful is a database that fails to keep a job's end so many times.
+type forgetful struct {
+	*memory
+	fails atomic.Int64
+}
+
+func (f *forgetful) endJob(ctx context.Context, j Job) error {
+	if f.fails.Add(-1) >= 0 {
+		return errs.ErrUnavailable
+	}
+	return f.memory.endJob(ctx, j)
+}
+
+// What came of a drill is kept later when it can't be at once; the drill isn't run for
+// that again.
+func TestDrillWhoseEndIsntKeptRunsOnce(t *testing.T) {
+	t.Parallel()
+	d := newDriven(t)
+	ran := filepath.Join(t.TempDir(), "ran")
+	d.acts.drills.cellctl = program(t, "echo ran >> "+ran+"; echo the report")
+	db := &forgetful{memory: d.m}
+	db.fails.Store(1)
+	d.acts.records = db
+	d.work(t)
+	if j := d.carry(t, d.preview(t, "/act/drill?drill=unplug&cell=c2"), "unplug-c2"); j.State != agentapi.JobDone || j.Detail != "the report" {
+		t.Errorf("%+v", j)
+	}
+	if b, err := os.ReadFile(ran); err != nil || string(b) != "ran\n" {
+		t.Errorf("it ran: %q, %v", b, err)
 	}
 }
 

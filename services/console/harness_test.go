@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"example.com/cellmart/platform/cellkit/errs"
 	"example.com/cellmart/platform/cellkit/password"
@@ -63,13 +65,16 @@ func (m *memory) operators(context.Context) (int, error) {
 	return len(m.hashes), nil
 }
 
-func (m *memory) firstOperator(_ context.Context, name, hash string) (bool, error) {
+func (m *memory) firstOperator(_ context.Context, name, hash string, tell func() error) (bool, error) {
 	if err := m.enter(); err != nil {
 		return false, err
 	}
 	defer m.mu.Unlock()
 	if len(m.hashes) > 0 {
 		return false, nil
+	}
+	if err := tell(); err != nil {
+		return false, err
 	}
 	m.hashes[name] = hash
 	m.note(name, eventOperator, name, "")
@@ -182,6 +187,9 @@ func (m *memory) endJob(_ context.Context, j Job) error {
 		return err
 	}
 	defer m.mu.Unlock()
+	if strings.Contains(j.Detail, "\x00") || !utf8.ValidString(j.Detail) {
+		return errors.New("that is no text")
+	}
 	for i := range m.jobs {
 		if x := &m.jobs[i]; x.ID == j.ID && x.State == agentapi.JobOpen {
 			now := time.Now()
@@ -209,6 +217,43 @@ func (m *memory) events(_ context.Context, f Filter, limit int) ([]Event, error)
 		}
 	}
 	return out, nil
+}
+
+// stopped is a database that hangs, as Postgres does under SIGSTOP.
+type stopped struct {
+	*memory
+	reads, ends atomic.Bool  // which of the questions hang
+	asked, told atomic.Int64 // how many came
+}
+
+func (s *stopped) hang(ctx context.Context, hangs *atomic.Bool, came *atomic.Int64) error {
+	came.Add(1)
+	if !hangs.Load() {
+		return nil
+	}
+	<-ctx.Done()
+	return errs.ErrUnavailable.Because(ctx.Err())
+}
+
+func (s *stopped) session(ctx context.Context, key sessionKey) (string, time.Time, error) {
+	if err := s.hang(ctx, &s.reads, &s.asked); err != nil {
+		return "", time.Time{}, err
+	}
+	return s.memory.session(ctx, key)
+}
+
+func (s *stopped) openJobs(ctx context.Context) ([]Job, error) {
+	if err := s.hang(ctx, &s.reads, &s.asked); err != nil {
+		return nil, err
+	}
+	return s.memory.openJobs(ctx)
+}
+
+func (s *stopped) endJob(ctx context.Context, j Job) error {
+	if err := s.hang(ctx, &s.ends, &s.told); err != nil {
+		return err
+	}
+	return s.memory.endJob(ctx, j)
 }
 
 // fleet is a console over real servers, in front of a browser that keeps its cookies

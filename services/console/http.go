@@ -52,6 +52,7 @@ type server struct {
 	now       func() time.Time
 	stop      <-chan struct{} // its end ends the streams, so that they don't hold up the shutdown
 	streams   atomic.Int64
+	writes    time.Duration // limit of a stream's word
 }
 
 func newServer(c *collector, s *sessions, a *actions, r records, stop <-chan struct{}, log *slog.Logger) (*server, error) {
@@ -59,7 +60,7 @@ func newServer(c *collector, s *sessions, a *actions, r records, stop <-chan str
 	if err != nil {
 		return nil, err
 	}
-	out := &server{collector: c, sessions: s, actions: a, records: r, langs: langs, pages: map[string]*template.Template{}, log: log, now: time.Now, stop: stop}
+	out := &server{collector: c, sessions: s, actions: a, records: r, langs: langs, pages: map[string]*template.Template{}, log: log, now: time.Now, stop: stop, writes: liveWrite}
 	for _, name := range []string{"overview", "transfers", "transfer", "events", "act", "job", "tour", "password", "signin", "error"} {
 		if out.pages[name], err = template.ParseFS(templates, "templates/layout.html", "templates/"+name+".html"); err != nil {
 			return nil, err

@@ -29,6 +29,7 @@ func (s *server) handleLive(w http.ResponseWriter, r *http.Request, operator str
 	}
 	defer s.streams.Add(-1)
 	out := http.NewResponseController(w)
+	defer out.SetWriteDeadline(time.Time{}) //nolint:errcheck // as before: the stream's end is written, and the connection used again
 	w.Header().Set("Content-Type", "text/event-stream")
 	for n := 0; ; n++ {
 		if who, err := s.sessions.who(r.Context(), token(r)); err != nil || who == "" {
@@ -37,7 +38,7 @@ func (s *server) handleLive(w http.ResponseWriter, r *http.Request, operator str
 		s.collector.look()
 		news := s.collector.changed() // before the word: what changes from now on gets another one
 		// Only a test's recorder can't: it has no connection.
-		_ = out.SetWriteDeadline(time.Now().Add(liveWrite))
+		_ = out.SetWriteDeadline(time.Now().Add(s.writes))
 		if _, err := io.WriteString(w, "event: changed\ndata: "+strconv.Itoa(n)+"\n\n"); err != nil || out.Flush() != nil {
 			return
 		}

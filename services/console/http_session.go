@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strings"
 
+	"example.com/cellmart/platform/cellkit/call"
 	"example.com/cellmart/platform/cellkit/errs"
 )
 
@@ -39,6 +40,11 @@ func (s *server) handleSignIn(w http.ResponseWriter, r *http.Request) {
 	text, ends, err := s.sessions.signIn(r.Context(), name, r.PostForm.Get("password"))
 	switch {
 	case errors.Is(err, errWrong):
+		who := name
+		if errors.Is(err, errNobody) {
+			who = "" // it may be a password that was typed there
+		}
+		s.log.Warn("sign-in refused", "operator", who, "from", r.RemoteAddr, "request", call.RequestID(r.Context()))
 		s.render(w, r, http.StatusUnprocessableEntity, "signin", "", "title.signin", signInView{Next: to, Name: name, Wrong: true})
 	case err != nil:
 		s.fail(w, r, "", err)

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -205,6 +206,53 @@ func TestEvents(t *testing.T) {
 	rows, err := csv.NewReader(strings.NewReader(export.text)).ReadAll()
 	if err != nil || len(rows) != 1+2+230+2+1 || rows[2][4] != "'=cmd()" || !strings.Contains(export.Header.Get("Content-Disposition"), "attachment") {
 		t.Errorf("%d rows, %v, %v", len(rows), err, rows[2])
+	}
+}
+
+// A stream that ends by itself ends as it should, also when its last word was long ago:
+// the browser's connection is still good.
+func TestStreamEndsInOrder(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	f.server.writes = time.Second // the end comes later
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.site.URL+livePath, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Cookie", f.cookie)
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	if !lines.Scan() {
+		t.Fatalf("no word: %v", lines.Err())
+	}
+	if got := f.do(t, http.MethodPost, "/sign-out", url.Values{}); got.StatusCode != http.StatusSeeOther {
+		t.Fatalf("signing out: %s", got.Status)
+	}
+	f.change(func(*Snapshot) {})
+	for lines.Scan() {
+	}
+	if err := lines.Err(); err != nil {
+		t.Errorf("the stream's end: %v", err)
+	}
+}
+
+// A page misses the console's words only when two of them didn't come.
+func TestPageWaitsForTwoWords(t *testing.T) {
+	t.Parallel()
+	b, err := static.ReadFile("static/live.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`const silentAfter = (\d+);`).FindSubmatch(b)
+	if m == nil {
+		t.Fatal("it waits for none")
+	}
+	if ms, err := strconv.Atoi(string(m[1])); err != nil || time.Duration(ms)*time.Millisecond < 2*(liveEach+liveQuiet) {
+		t.Errorf("it waits %d ms, words come each %s, %v", ms, liveEach+liveQuiet, err)
 	}
 }
 

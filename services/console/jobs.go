@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,12 +21,17 @@ func (a *actions) begin(ctx context.Context, j Job) (Job, error) {
 	}
 	kept, err := a.records.addJob(ctx, j)
 	if err == nil {
-		select {
-		case a.wake <- struct{}{}:
-		default:
-		}
+		a.rouse()
 	}
 	return kept, err
+}
+
+// rouse has the open jobs looked at now.
+func (a *actions) rouse() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
 }
 
 // run does open jobs until ctx ends, also those that another process left.
@@ -35,12 +41,9 @@ func (a *actions) run(ctx context.Context) error {
 	tick := time.NewTicker(5 * time.Second)
 	defer tick.Stop()
 	for {
-		open, err := a.records.openJobs(ctx)
-		if err == nil {
-			for _, j := range open {
-				if a.take(j.ID) {
-					wg.Go(func() { defer a.release(j.ID); a.finish(ctx, j) })
-				}
+		if open, err := a.open(ctx); err == nil {
+			for _, j := range a.take(open) {
+				wg.Go(func() { defer a.release(j.ID); a.finish(ctx, j) })
 			}
 		}
 		select {
@@ -52,20 +55,41 @@ func (a *actions) run(ctx context.Context) error {
 	}
 }
 
-func (a *actions) take(job string) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.busy[job] {
-		return false
-	}
-	a.busy[job] = true
-	return true
+func (a *actions) open(ctx context.Context) ([]Job, error) {
+	ctx, done := context.WithTimeout(ctx, a.answer)
+	defer done()
+	return a.records.openJobs(ctx)
 }
 
-func (a *actions) release(job string) {
+// take gives the open jobs that are to be begun now, of the oldest first. None is
+// begun twice here, and none before an earlier one of the same cell or transfer has ended.
+func (a *actions) take(open []Job) []Job {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.busy, job)
+	listed, held := map[string]bool{}, map[string]bool{}
+	var out []Job
+	for _, j := range open {
+		listed[j.ID] = true
+		free := true
+		for _, x := range []string{j.Args.Cell, j.Args.Peer, j.Args.Transfer} {
+			free = free && !held[x]
+			held[x] = x != ""
+		}
+		if _, taken := a.taken[j.ID]; free && !taken {
+			a.taken[j.ID] = false
+			out = append(out, j)
+		}
+	}
+	maps.DeleteFunc(a.taken, func(job string, ended bool) bool { return ended && !listed[job] })
+	return out
+}
+
+// release notes that a job has ended, and has the next one of its cell looked for.
+func (a *actions) release(job string) {
+	a.mu.Lock()
+	a.taken[job] = true
+	a.mu.Unlock()
+	a.rouse()
 }
 
 // finish does a job and keeps what came of it. At this process's end it stays open.
@@ -75,22 +99,52 @@ func (a *actions) finish(ctx context.Context, j Job) {
 		limit = drillLimit
 	}
 	doing, done := context.WithTimeout(ctx, limit)
-	defer done()
 	detail, err := a.do(doing, j)
-	if ctx.Err() != nil {
-		return
-	}
+	done()
 	j.State, j.Detail = agentapi.JobDone, detail
 	if err != nil {
 		j.State, j.Detail = agentapi.JobFailed, err.Error()
 	}
-	// An error leaves it open: it's done again, and told then.
-	_ = a.records.endJob(ctx, j)
+	j.Detail = storable(j.Detail)
+	for pause := 100 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause, 5*time.Second) {
+		err := a.end(ctx, j)
+		if err == nil {
+			return
+		}
+		a.log.Warn("what came of a job isn't kept yet", "job", j.ID, "state", j.State, "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
 }
+
+func (a *actions) end(ctx context.Context, j Job) error {
+	ctx, done := context.WithTimeout(ctx, a.answer)
+	defer done()
+	return a.records.endJob(ctx, j)
+}
+
+// storable is the text without what the database takes for none.
+func storable(text string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(text, ""), "\x00", "")
+}
+
+// stale is how old a job may be when it's begun: later it may not be wanted any more.
+const stale = 5 * time.Minute
 
 func (a *actions) do(ctx context.Context, j Job) (string, error) {
 	if err := a.check(j.Kind, j.Args); err != nil {
 		return "", err
+	}
+	if j.Kind == drill {
+		if err := a.drills.enter(j.ID); err != nil {
+			return "", err
+		}
+		defer a.drills.leave()
+	}
+	if a.now().Sub(j.At) > stale {
+		return "", fmt.Errorf("asked too long ago: what waited for more than %s isn't begun", stale)
 	}
 	switch j.Kind {
 	case unplug:
@@ -103,7 +157,7 @@ func (a *actions) do(ctx context.Context, j Job) (string, error) {
 		}
 		return "", a.fault(ctx, j.Args.Cell, j.Args.Peer, agentapi.Fault{DelayMS: j.Args.DelayMS})
 	case drill:
-		return a.drills.do(ctx, j)
+		return a.drills.run(ctx, j)
 	}
 	return a.operate(ctx, j)
 }
@@ -132,10 +186,14 @@ func (a *actions) operate(ctx context.Context, j Job) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if len(jobs) == 0 {
-		if len(missing) > 0 {
-			return "", fmt.Errorf("nothing to %s in the cells that answer; not asked: %s", j.Kind, strings.Join(missing, "; "))
-		}
+	notAsked := ""
+	if len(missing) > 0 {
+		notAsked = "not asked: " + strings.Join(missing, "; ")
+	}
+	switch {
+	case len(jobs) == 0 && notAsked != "":
+		return "", fmt.Errorf("nothing to %s in the cells that answer; %s", j.Kind, notAsked)
+	case len(jobs) == 0:
 		return "nothing is left to " + j.Kind, nil
 	}
 	var said []string
@@ -151,6 +209,12 @@ func (a *actions) operate(ctx context.Context, j Job) (string, error) {
 		default:
 			said = append(said, p.Cell+": "+end.Detail)
 		}
+	}
+	if notAsked != "" {
+		said = append(said, notAsked)
+	}
+	if failed != nil && len(said) > 0 {
+		failed = fmt.Errorf("%w; %s", failed, strings.Join(said, "; "))
 	}
 	return strings.Join(said, "; "), failed
 }

@@ -65,7 +65,8 @@ type sessionKey [32]byte
 // records is what is kept in the database. A session, a job and their events are
 // kept in one transaction.
 type records interface {
-	firstOperator(ctx context.Context, name, hash string) (made bool, err error)
+	// firstOperator makes an operator while there is none; tell is called before that is kept, and its error keeps nothing.
+	firstOperator(ctx context.Context, name, hash string, tell func() error) (made bool, err error)
 	operators(ctx context.Context) (int, error)
 	operatorHash(ctx context.Context, name string) (string, error) // "" = nobody is called that
 	// setHash replaces an operator's hash, if it's the old one still, and ends their other sessions.

@@ -104,7 +104,7 @@ func Run(ctx context.Context, p cellkit.Process) error {
 	}
 	sessions := newSessions(st, password.New(1, 4, userapi.ErrBusy))
 	acts := newActions(agents, c.snapshot().Cells, st, links)
-	acts.drills.cellctl, acts.drills.root = cfg.Cellctl, cfg.Root
+	acts.log, acts.drills.cellctl, acts.drills.root = p.Log, cfg.Cellctl, cfg.Root
 	group, ctx := errgroup.WithContext(ctx)
 	s, err := newServer(c, sessions, acts, st, ctx.Done(), p.Log)
 	if err != nil {

@@ -17,18 +17,24 @@ import (
 const (
 	sessionFor  = 12 * time.Hour
 	sessionEach = 30 * time.Second // how often the database is asked about a session in use
+	sessionSoon = 5 * time.Second  // the same when it gave no answer
+	sessionWait = time.Second      // how long a page waits for that answer
 	minPassword = 12
 	maxPassword = 200
 )
 
-// errWrong is a name or a password that is wrong: which of them isn't said.
-var errWrong = errors.New("that name and password don't belong together")
+// errWrong is a name or a password that is wrong: which of them only the log is told.
+var (
+	errWrong  = errors.New("that name and password don't belong together")
+	errNobody = fmt.Errorf("%w: nobody is called that", errWrong)
+)
 
 // sessions knows who is signed in. One that was seen stays good while the database
 // can't be asked, until its end.
 type sessions struct {
 	records records
 	hasher  *password.Hasher
+	wait    time.Duration // for the database's word about a session
 	now     func() time.Time
 
 	mu   sync.Mutex
@@ -43,13 +49,13 @@ type session struct {
 }
 
 func newSessions(r records, h *password.Hasher) *sessions {
-	return &sessions{records: r, hasher: h, now: time.Now, seen: map[sessionKey]session{}}
+	return &sessions{records: r, hasher: h, wait: sessionWait, now: time.Now, seen: map[sessionKey]session{}}
 }
 
 // signIn gives a new session's token, or errWrong.
 func (s *sessions) signIn(ctx context.Context, name, pass string) (token string, ends time.Time, err error) {
 	if len(pass) > maxPassword || len(name) > maxPassword {
-		return "", time.Time{}, errWrong
+		return "", time.Time{}, errNobody
 	}
 	hash, err := s.records.operatorHash(ctx, name)
 	if err != nil {
@@ -59,7 +65,10 @@ func (s *sessions) signIn(ctx context.Context, name, pass string) (token string,
 	if err != nil {
 		return "", time.Time{}, err
 	}
-	if !ok {
+	switch {
+	case hash == "":
+		return "", time.Time{}, errNobody
+	case !ok:
 		return "", time.Time{}, errWrong
 	}
 	token, ends = rand.Text()+rand.Text(), s.now().Add(sessionFor)
@@ -79,14 +88,22 @@ func (s *sessions) who(ctx context.Context, token string) (string, error) {
 	key, now := sessionKey(sha256.Sum256([]byte(token))), s.now()
 	s.mu.Lock()
 	had, known := s.seen[key]
+	fresh := now.Sub(had.asked) < sessionEach
+	if known && !fresh {
+		soon := had // nobody else waits for this answer, and without one it's asked for soon
+		soon.asked = now.Add(sessionSoon - sessionEach)
+		s.seen[key] = soon
+	}
 	s.mu.Unlock()
 	switch {
 	case known && (had.over || !now.Before(had.ends)):
 		return "", nil
-	case known && now.Sub(had.asked) < sessionEach:
+	case known && fresh:
 		return had.operator, nil
 	}
-	operator, ends, err := s.records.session(ctx, key)
+	asking, done := context.WithTimeout(ctx, s.wait)
+	defer done()
+	operator, ends, err := s.records.session(asking, key)
 	switch {
 	case err != nil && known:
 		return had.operator, nil
@@ -132,8 +149,8 @@ func (s *sessions) signOut(ctx context.Context, token string) error {
 // errShort is a new password that is too short or too long.
 var errShort = fmt.Errorf("a password has %d to %d bytes", minPassword, maxPassword)
 
-// change gives an operator another password and ends their other sessions, here
-// within half a minute.
+// change gives an operator another password and ends their other sessions: here at
+// once, at another console within half a minute.
 func (s *sessions) change(ctx context.Context, operator, token, old, pass string) error {
 	if len(pass) < minPassword || len(pass) > maxPassword {
 		return errShort
@@ -156,11 +173,23 @@ func (s *sessions) change(ctx context.Context, operator, token, old, pass string
 	if err != nil {
 		return err
 	}
-	done, err := s.records.setHash(ctx, operator, was, hash, sha256.Sum256([]byte(token)))
-	if err == nil && !done {
+	own := sessionKey(sha256.Sum256([]byte(token)))
+	done, err := s.records.setHash(ctx, operator, was, hash, own)
+	if err != nil {
+		return err
+	}
+	if !done {
 		return errWrong // changed meanwhile
 	}
-	return err
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, is := range s.seen {
+		if is.operator == operator && key != own {
+			is.over = true
+			s.seen[key] = is
+		}
+	}
+	return nil
 }
 
 // firstName is the first operator's name.
@@ -196,10 +225,12 @@ func (s *sessions) tryFirst(ctx context.Context, given string, out io.Writer) er
 	if err != nil {
 		return err
 	}
-	made, err := s.records.firstOperator(ctx, firstName, hash)
-	if err != nil || !made || given != "" {
+	_, err = s.records.firstOperator(ctx, firstName, hash, func() error {
+		if given != "" {
+			return nil
+		}
+		_, err := fmt.Fprintf(out, "console: the first operator is %q with the password %s (it's said once)\n", firstName, pass)
 		return err
-	}
-	_, err = fmt.Fprintf(out, "console: the first operator is %q with the password %s (it's said once)\n", firstName, pass)
+	})
 	return err
 }

@@ -1,7 +1,10 @@
 package console
 
 import (
+	"context"
 	"errors"
+	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -38,6 +41,76 @@ func TestScenario_W03_FirstPasswordIsPrintedOnce(t *testing.T) {
 	out.Reset()
 	if err := newSessions(other, password.New(1, 4, userapi.ErrBusy)).tryFirst(t.Context(), "given", &out); err != nil || out.Len() > 0 {
 		t.Errorf("a given password: printed %q, %v", out.String(), err)
+	}
+}
+
+// unwritable is an output that is gone.
+type unwritable struct{}
+
+func (unwritable) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// An operator whose password nobody could read isn't made.
+func TestFirstPasswordThatCantBePrinted(t *testing.T) {
+	t.Parallel()
+	m := newMemory()
+	s := newSessions(m, password.New(1, 4, userapi.ErrBusy))
+	if err := s.tryFirst(t.Context(), "", unwritable{}); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("unwritable: %v", err)
+	}
+	var out strings.Builder
+	if err := s.tryFirst(t.Context(), "", &out); err != nil || !strings.Contains(out.String(), "password ") {
+		t.Errorf("the next time: %q, %v", out.String(), err)
+	}
+}
+
+// Who is refused is in the log, but not what was typed for a password.
+func TestRefusedSignInsAreLogged(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	for _, tc := range []struct{ name, pass, says string }{
+		{firstName, "my other password", "operator=operator"}, {"my only password", "x", `operator=""`},
+	} {
+		var out strings.Builder
+		f.server.log = slog.New(slog.NewTextHandler(&out, nil))
+		f.do(t, http.MethodPost, "/sign-in", url.Values{"name": {tc.name}, "password": {tc.pass}})
+		if got := out.String(); !strings.Contains(got, "sign-in refused") || !strings.Contains(got, tc.says) || strings.Contains(got, "password") {
+			t.Errorf("%q is logged as %q", tc.name, got)
+		}
+	}
+}
+
+// A database that hangs holds up who is signed in for a second, and then seldom.
+func TestSessionsOfADatabaseThatHangs(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	s, db, now := f.server.sessions, &stopped{memory: f.m}, time.Now()
+	s.records, s.wait, s.now = db, 50*time.Millisecond, func() time.Time { return now }
+	token, _, err := s.signIn(t.Context(), firstName, testPassword)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.reads.Store(true)
+	ctx, done := context.WithTimeout(t.Context(), 20*time.Second)
+	defer done()
+	for i, step := range []struct {
+		later time.Duration
+		asked int64
+	}{{0, 0}, {sessionEach, 1}, {0, 1}, {sessionSoon - 1, 1}, {1, 2}, {time.Second, 2}} {
+		now = now.Add(step.later)
+		if who, err := s.who(ctx, token); who != firstName || err != nil || ctx.Err() != nil || db.asked.Load() != step.asked {
+			t.Errorf("%d: %q, %v, %v, asked %d times, want %d", i, who, err, ctx.Err(), db.asked.Load(), step.asked)
+		}
+	}
+	if who, err := s.who(ctx, "somebody"); who != "" || !errs.IsKind(err, errs.Unavailable) || ctx.Err() != nil {
+		t.Errorf("a token that nobody knows: %q, %v, %v", who, err, ctx.Err())
+	}
+	db.reads.Store(false)
+	now = now.Add(sessionSoon)
+	for range 2 {
+		if who, err := s.who(ctx, token); who != firstName || err != nil || db.asked.Load() != 4 {
+			t.Errorf("it goes on: %q, %v, asked %d times", who, err, db.asked.Load())
+		}
+		now = now.Add(sessionEach - 1)
 	}
 }
 
@@ -195,8 +268,10 @@ func TestPasswordIsChanged(t *testing.T) {
 	if got := f.do(t, http.MethodGet, "/", nil); got.StatusCode != http.StatusOK {
 		t.Errorf("the own session: %s", got.Status)
 	}
-	if who, err := newSessions(f.m, f.server.sessions.hasher).who(t.Context(), other); who != "" || err != nil {
-		t.Errorf("the other session: %q, %v", who, err)
+	for _, s := range []*sessions{f.server.sessions, newSessions(f.m, f.server.sessions.hasher)} {
+		if who, err := s.who(t.Context(), other); who != "" || err != nil {
+			t.Errorf("the other session: %q, %v", who, err)
+		}
 	}
 	for pass, want := range map[string]error{testPassword: errWrong, another: nil} {
 		if _, _, err := f.server.sessions.signIn(t.Context(), firstName, pass); !errors.Is(err, want) {

@@ -41,7 +41,7 @@ func (s *store) operators(ctx context.Context) (int, error) {
 
 // firstOperator makes an operator while there is none. Two consoles that start at
 // once make one: the second waits for the first one's row and finds it.
-func (s *store) firstOperator(ctx context.Context, name, hash string) (bool, error) {
+func (s *store) firstOperator(ctx context.Context, name, hash string, tell func() error) (bool, error) {
 	made := false
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `INSERT INTO console.operators (name, hash) SELECT $1, $2
@@ -50,7 +50,10 @@ func (s *store) firstOperator(ctx context.Context, name, hash string) (bool, err
 			return err
 		}
 		made = true
-		return note(ctx, tx, name, eventOperator, name, "")
+		if err := note(ctx, tx, name, eventOperator, name, ""); err != nil {
+			return err
+		}
+		return tell()
 	})
 	return made && err == nil, err
 }
@@ -158,7 +161,7 @@ func (s *store) job(ctx context.Context, id string) (Job, error) {
 }
 
 func (s *store) openJobs(ctx context.Context) ([]Job, error) {
-	rows, err := s.pool.Query(ctx, `SELECT `+jobColumns+` FROM console.jobs WHERE state = 'OPEN' ORDER BY created_at LIMIT 100`)
+	rows, err := s.pool.Query(ctx, `SELECT `+jobColumns+` FROM console.jobs WHERE state = 'OPEN' ORDER BY created_at, id LIMIT 100`)
 	if err != nil {
 		return nil, pg.Error(err)
 	}

@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/url"
 	"slices"
@@ -48,9 +49,17 @@ func testRecords(t *testing.T, r records) {
 	if hash, err := r.operatorHash(ctx, "operator"); hash != "" || err != nil {
 		t.Fatalf("nobody's hash is %q, %v", hash, err)
 	}
-	for i, want := range []bool{true, false} {
-		if made, err := r.firstOperator(ctx, "operator", "hash"); made != want || err != nil {
-			t.Errorf("first operator, time %d: %v, %v", i, made, err)
+	for i, want := range []bool{false, true, false} {
+		told := 0
+		made, err := r.firstOperator(ctx, "operator", "hash", func() error {
+			told++
+			if i == 0 {
+				return io.ErrClosedPipe
+			}
+			return nil
+		})
+		if made != want || (told > 0) != (i < 2) || errors.Is(err, io.ErrClosedPipe) != (i == 0) || err != nil && i > 0 {
+			t.Errorf("first operator, time %d: %v, told %d times, %v", i, made, told, err)
 		}
 	}
 	if n, err := r.operators(ctx); n != 1 || err != nil {
@@ -114,6 +123,18 @@ func testRecords(t *testing.T, r records) {
 	if open, err := r.openJobs(ctx); err != nil || len(open) != 2 || open[0].ID != "a" || open[1].ID != "b" {
 		t.Errorf("open: %+v, %v", open, err)
 	}
+	for _, bad := range []string{"a\x00b", "\xff"} {
+		unstorable := first
+		unstorable.State, unstorable.Detail = agentapi.JobDone, bad
+		if err := r.endJob(ctx, unstorable); err == nil {
+			t.Errorf("%q is kept", bad)
+		}
+		unstorable.Detail = storable(bad)
+		unstorable.ID = "none"
+		if err := r.endJob(ctx, unstorable); err != nil {
+			t.Errorf("%q: %v", unstorable.Detail, err)
+		}
+	}
 	first.State, first.Detail = agentapi.JobFailed, "no answer"
 	late := first
 	late.State, late.Detail = agentapi.JobDone, "late"
@@ -161,11 +182,14 @@ func testRecords(t *testing.T, r records) {
 	}
 }
 
+// quietly tells nobody.
+func quietly() error { return nil }
+
 // The log can't be changed by what writes it.
 func TestEventsAreAppendOnly(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	if _, err := s.firstOperator(t.Context(), "operator", "hash"); err != nil {
+	if _, err := s.firstOperator(t.Context(), "operator", "hash", quietly); err != nil {
 		t.Fatal(err)
 	}
 	for _, sql := range []string{
@@ -190,7 +214,7 @@ func TestOneFirstOperator(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			ok, err := s.firstOperator(t.Context(), firstName, "hash")
+			ok, err := s.firstOperator(t.Context(), firstName, "hash", quietly)
 			if err != nil {
 				t.Error(err)
 			}

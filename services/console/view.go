@@ -256,7 +256,7 @@ func (v viewer) tour(shop string) TourView {
 		if known > 0 {
 			row.Up = Fig{fmt.Sprintf("%d / %d", up, all), Known}
 		}
-		row.Open = fig(v, v.s.Open[c.Name], func(all []agentapi.StuckTransfer) (string, bool) { return fmt.Sprint(len(all)), true })
+		row.Open = fig(v, v.s.Open[c.Name], func(all []agentapi.StuckTransfer) (string, bool) { return counted(len(all), len(all)), true })
 		out.Cells = append(out.Cells, row)
 	}
 	return out

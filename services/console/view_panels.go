@@ -25,7 +25,7 @@ func (v viewer) route() RouteView {
 	out.Version = Fig{out.Head.Text, out.Head.State}
 	if v.s.Acks.Has() {
 		a := v.s.Acks.Value
-		out.Version.Text, out.Complete = fmt.Sprint(a.Version), a.Complete
+		out.Version.Text, out.Complete = fmt.Sprint(a.Version), a.Complete && out.Head.State == Known
 		for _, z := range a.Zones {
 			switch {
 			case z.AgeMS == nil:
@@ -165,8 +165,16 @@ type TransfersRow struct {
 	Cell   string
 	Head   Head
 	Counts []string // FROZEN: 3
-	None   bool     // known, and there are none
+	None   bool     // known now, and there are none
 	Parked Fig      // messages that wait for a person
+}
+
+// counted is a number of what is in a list of operators, which may have been cut off.
+func counted(n, list int) string {
+	if list >= agentapi.Listed {
+		return fmt.Sprintf("%d+", n)
+	}
+	return fmt.Sprint(n)
 }
 
 // stuckAfter is when a transfer that has not ended counts as stuck.
@@ -176,8 +184,9 @@ func (v viewer) transfers() TransfersView {
 	out := TransfersView{L: v.l}
 	for _, cell := range v.s.Cells {
 		r := v.s.Open[cell]
-		row := TransfersRow{Cell: cell, Head: head(v, r, v.each), None: r.Has() && len(r.Value) == 0}
-		row.Parked = fig(v, v.s.Parked[cell], func(all []agentapi.ParkedTransfer) (string, bool) { return fmt.Sprint(len(all)), true })
+		row := TransfersRow{Cell: cell, Head: head(v, r, v.each)}
+		row.None = row.Head.State == Known && len(r.Value) == 0
+		row.Parked = fig(v, v.s.Parked[cell], func(all []agentapi.ParkedTransfer) (string, bool) { return counted(len(all), len(all)), true })
 		counts := map[string]int{}
 		for _, t := range r.Value {
 			counts[t.State]++
@@ -186,7 +195,7 @@ func (v viewer) transfers() TransfersView {
 			}
 		}
 		for _, state := range slices.Sorted(maps.Keys(counts)) {
-			row.Counts = append(row.Counts, fmt.Sprintf("%s: %d", state, counts[state]))
+			row.Counts = append(row.Counts, state+": "+counted(counts[state], len(r.Value)))
 		}
 		out.Cells = append(out.Cells, row)
 		out.Parked = append(out.Parked, v.s.Parked[cell].Value...)

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -196,6 +197,41 @@ func TestScenario_W08_SilenceIsNotHealth(t *testing.T) {
 	}
 	if got := panel(t, page, "route"); !strings.Contains(got, "c2 holds table 41, heard 16 s ago") || strings.Contains(got, "c1 holds") || strings.Contains(got, "every zone holds it") {
 		t.Errorf("a silent zone's table:\n%s", got)
+	}
+}
+
+// What was well long ago needn't be so now: nothing good is said from an old source.
+func TestOldSourcesSayNothingGood(t *testing.T) {
+	t.Parallel()
+	for _, state := range []string{Known, Old} {
+		s := full()
+		s.Acks = in(reading(controlapi.Acks{Version: 41, Complete: true}), state)
+		s.Marks = in(reading(controlapi.Marks{}), state)
+		for _, cell := range s.Cells {
+			s.Open[cell] = in(reading([]agentapi.StuckTransfer{}), state)
+		}
+		page := draw(t, s, "en")
+		for name, good := range map[string]string{"route": "every zone holds it", "marks": "No slot is marked", "transfers": "<td>none</td>"} {
+			if got := panel(t, page, name); strings.Contains(got, good) != (state == Known) {
+				t.Errorf("%s, %s: says %q is %v\n%s", name, state, good, state != Known, got)
+			}
+		}
+	}
+}
+
+// A list that was cut off says so.
+func TestCountsOfAFullList(t *testing.T) {
+	t.Parallel()
+	s := full()
+	s.Open["c1"] = reading(slices.Repeat([]agentapi.StuckTransfer{{State: "FROZEN"}}, agentapi.Listed))
+	s.Parked["c1"] = reading(make([]agentapi.ParkedTransfer, agentapi.Listed))
+	v := viewer{s: s, l: langs(t)["en"], now: at, each: 5 * time.Second}
+	got, other := v.transfers().Cells[0], v.transfers().Cells[1]
+	if fmt.Sprint(got.Counts) != "[FROZEN: 200+]" || got.Parked.Text != "200+" || v.tour("").Cells[0].Open.Text != "200+" {
+		t.Errorf("full lists: %+v", got)
+	}
+	if fmt.Sprint(other.Counts) != "[FROZEN: 1]" || other.Parked.Text != "1" {
+		t.Errorf("a short list: %+v", other)
 	}
 }
 

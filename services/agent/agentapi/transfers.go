@@ -12,6 +12,9 @@ import (
 	"example.com/cellmart/platform/routing"
 )
 
+// Listed is how many transfers a list for operators has at most: the oldest ones.
+const Listed = 200
+
 // StuckTransfer is a transfer that has not ended.
 type StuckTransfer struct {
 	ID       id.ID           `json:"id"`
