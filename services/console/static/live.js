@@ -64,7 +64,7 @@ function silent() {
   part()?.classList.add("stale");
   say.textContent = say.dataset.silent;
   say.className = "silent";
-  poll();
+  if (stream) poll(); // else it does, and an answer ends this
 }
 
 function poll() {
